@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from rabit import InvalidArgument, ReduceOp, default_engine, global_process_set
+from rabit import InvalidArgument, default_engine
 from rabit_torch.compression import Compression
 from rabit_torch.ops.collectives import broadcast_
 from rabit_torch.optimizer.reducer import GradientReducer
+from rabit_torch.optimizer.requests import Reduction
 from rabit_torch.parameter_state import ParameterState
 from rabit_torch.state import broadcast_parameters
 
@@ -64,17 +65,7 @@ class DistributedDataParallel(torch.nn.Module):
         self._reducer = GradientReducer(
             names,
             optimizer=torch.optim.SGD(list(names), lr=0.0),  # Only what crosses steps asks for it.
-            overlap="backward",
-            priorities={},
-            group_of={},
-            compression=compression,
-            backward_passes=1,
-            op=ReduceOp.AVERAGE,
-            predivide_factor=1.0,
-            sparse_as_dense=False,
-            row_sparse=False,
-            find_unused=False,
-            process_set=global_process_set,
+            reduction=Reduction(compression=compression),
         )
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:

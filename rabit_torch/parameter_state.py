@@ -1,112 +1,112 @@
 """ParameterState: what is known of one parameter between its gradient and its update.
 
-A Pack is several of them that travel as one tensor.
+Where updates cross into the next forward pass, each parameter has a DeferredUpdate, which is in one of four phases:
+
+    PLAIN   --the step that records begins-------->  WATCHED    the first use is being looked for
+    WATCHED --first use, or a gradient arrives---->  PLAIN
+    PLAIN   --the gradient is sent---------------->  HIDDEN     `.grad` is None; the gradient travels
+    HIDDEN  --step()------------------------------>  COMMITTED  with the hyper-parameters of that moment
+    COMMITTED --the parameter is read------------->  PLAIN      updated, by whoever reads
+    HIDDEN  --`.grad` is read, or replaced-------->  PLAIN      revealed: reduced, and in `.grad`
+
+In every phase but PLAIN the parameter is of a class that reports reads (see `watched`).  A parameter whose reads were
+never seen is revealed by step() and updated there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
 
-from rabit import CompressionCodec, Handle
+from rabit import CompressionCodec, RabitError
 
-__all__ = ["Early", "HyperParameters", "Pack", "ParameterState", "Rows", "SentPart"]
+__all__ = ["DeferredUpdate", "HyperParameters", "Owner", "ParameterState", "Phase", "Route"]
 
 # The hyper-parameters of every group of an optimizer, as they are when step() is called.
 HyperParameters = list[dict[str, Any]]
 
 
-class SentPart(NamedTuple):
-    """The early part of a gradient on its way."""
+class Route(ABC):
+    """How one gradient travels, from where autograd has left it to where the trainer reads it.
 
-    local: torch.Tensor | None  # of this rank; None: zero
-    wire: Any  # the tensor that is reduced in place
-    handle: Any
+    Chosen before the first step and when gradients are packed; `start` and `finish` once in a step.  Its user holds the
+    lock of GradientArrivals, or is the trainer between passes.
+    """
 
+    __slots__ = ("codec", "handle", "order", "state", "stream")
 
-class Early(Protocol):
-    """The part of one gradient that leaves before the rest; see EarlyPart."""
+    is_sparse = (
+        False  # gradients hold touched rows only, and the zeros for an unused parameter hold none
+    )
+    takes_sparse = True  # False: a gradient that is sparse is made dense
+    may_pack = False  # small ones travel in one tensor with others
 
-    is_looked_up: bool
-    is_multiplied: bool
-    is_agreed: bool
-    is_decided: bool
+    def __init__(self, state: ParameterState, codec: CompressionCodec) -> None:
+        """codec: by which the engine encodes the gradient."""
+        self.state = state
+        self.codec = codec
+        self.handle: Any = None  # what `finish` waits for; None: nothing is on its way
+        self.order: int | None = None  # of axes in the memory that travels; None: none has so far
+        self.stream: Any = None  # of CUDA, on which autograd has computed the gradient
 
-    def listen(self) -> None:
-        """From here on, uses are told apart.  Between steps."""
+    @property
+    def mates(self) -> Sequence[ParameterState]:
+        """The parameters whose gradients arrive together with this one, itself included."""
+        return (self.state,)
 
-    def stop(self) -> None:
-        """The gradient is complete: the optimizer must find a plain parameter."""
+    @abstractmethod
+    def start(self, grad: torch.Tensor) -> None:
+        """Starts the exchange of `grad`, in place where it can be; does not block.
 
-    def resume(self) -> None:
-        """Listens again if `listen` has been called."""
+        `handle` is set now, or when the queue submits what has started with it.
+        """
 
-    def pause(self) -> None:
-        """Makes the parameter a plain one for a while."""
+    @abstractmethod
+    def finish(self) -> None:
+        """Blocks until the gradient is reduced, and puts it into `state.grad`.
 
-    def take(self) -> SentPart:
-        """What has been sent in this step, or is sent now.  Once in a step, on every rank."""
+        Raises what the engine reports; then the route is still to finish.
+        """
 
-    def next_step(self) -> None:
-        """Forgets the step."""
+    def is_there(self) -> bool:
+        """True when `finish` would not block, or nothing is on its way."""
+        return self.handle is None or self.handle.done()
 
+    def drop(self) -> None:
+        """Forgets an exchange that has failed."""
+        self.handle = None
 
-class Rows(Protocol):
-    """The exchange of the touched rows of one gradient; see RowExchange."""
-
-    def wait_for_indices(self) -> None:
-        """Waits until every rank has said which rows it sends; they can leave then."""
-
-    def start(self, codec: Any, priority: int, send_dense: Callable[[], Handle]) -> Any:
-        """Starts the exchange of the gradient, in place; gives what is to be waited for."""
+    def gives_way(self, error: RabitError) -> bool:
+        """After `error`: whether another exchange has begun in its place, in another route of the state."""
+        return False
 
 
 class ParameterState:
-    """One parameter: its gradient on the way, and the update that waits for it.
-
-    sent: `grad` is set.  Committed: `step()` has been called, `hyper_parameters` is set, and the
-    update happens when the parameter is read.  The modes of overlap differ only in when they wait.
-    """
+    """One parameter: its gradient on the way, and the update that waits for it."""
 
     __slots__ = (
         "arrived_in",
-        "axis_order",
         "bytes",
-        "codec",
-        "context",
-        "count",
-        "dtype",
-        "early",
         "grad",
         "group",
-        "handle",
-        "has_operands",
-        "hyper_parameters",
-        "in_pack",
         "index",
-        "is_dense",
-        "is_guarded",
-        "is_seen",
-        "is_watched",
-        "may_pack",
+        "kind",
         "name",
-        "owner",
-        "pack",
-        "param_group",
         "parameter",
         "passes_left",
         "place",
         "priority",
-        "rows",
-        "slot",
+        "route",
         "sparse_dim",
-        "stream",
-        "two_halves",
+        "update",
         "was_absent",
-        "wire",
     )
+
+    route: Route  # set by who makes the state, before its first gradient
 
     def __init__(self, parameter: torch.Tensor, name: str, index: int, group: int | None) -> None:
         self.parameter = parameter
@@ -115,41 +115,24 @@ class ParameterState:
         self.group = group  # of gradients that travel together
         self.bytes = parameter.numel() * parameter.element_size()
         self.passes_left = 1
-        self.dtype: torch.dtype | None = None  # of its gradients; None: there was none yet
-        self.count = 0  # of their elements
-        self.axis_order: int | None = None  # in which they travel; None: none has so far
+        self.kind: tuple[torch.dtype, int] | None = (
+            None  # type and elements of gradients; None: there was none yet
+        )
         self.grad: torch.Tensor | None = None  # the gradient that was sent in this step
-        self.wire: torch.Tensor | None = None  # what travels for it; often the same memory
-        self.stream: Any = None  # of CUDA, on which autograd has computed `grad` and nothing has followed yet
-        self.context: Any = None  # of a compression in Python
-        self.handle: Any = None
-        self.two_halves: Any = None  # its ScatterGather, where gradients travel so
-        self.slot: Any = None  # if a strategy exchanges its gradient
-        self.codec: CompressionCodec | None = None  # of a strategy, where the engine applies it
-        self.has_operands = False  # that codec takes a residual or a seed
-        self.is_dense = True  # no gradient has been sparse so far
         self.sparse_dim: int | None = None  # of gradients that travel dense (sparse_as_dense)
-        self.rows: Rows | None = None  # if its touched rows travel
-        self.early: Early | None = None  # if its rows travel: what may leave before them
-        self.pack: Pack | None = None
-        self.may_pack = True
         self.was_absent = False  # from some step so far, on this rank
         self.arrived_in = 0  # the number of the backward pass of its step that has sent it last
-        self.in_pack = False  # its gradient waits for the others of its pack
         self.priority: int | None = None  # as the user wants it; None: by order of first use
         self.place = index  # in the order of first use
-        self.owner: Any = None  # the Crossing that is told of reads while the parameter is guarded
-        self.is_guarded = False
-        self.is_watched = False  # its first use is being recorded
-        self.is_seen = False  # reads of it come through Python, so that they can wait
-        self.hyper_parameters: HyperParameters | None = None
-        self.param_group = 0  # of the optimizer; the number at the time of step()
+        self.update: DeferredUpdate | None = None  # where updates cross into the next forward pass
 
     @property
     def gradient_dtype(self) -> torch.dtype:
         """What gradients have, or will have: torch lets a parameter want another type than its own."""
+        if self.kind is not None:
+            return self.kind[0]
         wanted: torch.dtype | None = getattr(self.parameter, "grad_dtype", None)
-        return self.dtype or wanted or self.parameter.dtype
+        return wanted or self.parameter.dtype
 
     @property
     def is_sent(self) -> bool:
@@ -157,70 +140,71 @@ class ParameterState:
 
     @property
     def is_committed(self) -> bool:
-        return self.hyper_parameters is not None
+        """A step has used the gradient, and the update still waits."""
+        return self.update is not None and self.update.is_committed
+
+    @property
+    def is_hidden(self) -> bool:
+        """The gradient is sent, and not in `.grad`."""
+        return self.update is not None and self.update.is_hidden
+
+    def give(self, grad: torch.Tensor) -> None:
+        """The gradient is `grad`, reduced; the trainer reads it, unless it is hidden or its update waits."""
+        if self.sparse_dim is not None and not grad.is_sparse:
+            grad = grad.to_sparse(self.sparse_dim)  # Sent dense for the caller's sake.
+        self.grad = grad
+        if self.update is None or self.update.phase is Phase.PLAIN:
+            self.parameter.grad = grad
 
 
-class Pack:
-    """Gradients of neighbouring parameters, copied into one buffer when all have arrived."""
+class Phase(enum.Enum):
+    """Where an update is; the head of this file has the transitions."""
 
-    __slots__ = (
-        "all_views",
-        "arrived",
-        "batch",
-        "buffer",
-        "gradients",
-        "handle",
-        "name",
-        "states",
-        "two_halves",
-        "views",
-    )
+    PLAIN = 0
+    WATCHED = 1
+    HIDDEN = 2
+    COMMITTED = 3
 
-    def __init__(self, states: list[ParameterState], prefix: str) -> None:
-        self.states = states
-        first, last = states[-1].name, states[0].name[len(prefix) + 1 :]
-        self.name = f"{first}..{last}"
-        counts = [state.parameter.numel() for state in states]
-        first_parameter, dtype = states[0].parameter.detach(), states[0].gradient_dtype
-        self.buffer = first_parameter.new_zeros(sum(counts), dtype=dtype)
-        self.all_views = [
-            part.view(state.parameter.shape)
-            for part, state in zip(self.buffer.split(counts), states, strict=True)  # type: ignore[no-untyped-call]
-        ]
-        self.arrived = 0
-        self.views: list[torch.Tensor] = []  # of what travels, and the gradients it is for
-        self.gradients: list[torch.Tensor] = []
-        self.batch: Any = None
-        self.handle: Any = None
-        self.two_halves: Any = None
 
-    def fill(self) -> list[str]:
-        """Copies the gradients that have arrived into the buffer, and zeros for the others, whose names it gives."""
-        self.arrived = 0
-        self.views, self.gradients = self.all_views, []
-        absent: list[str] = []
-        for state in self.states:
-            if state.in_pack and state.grad is not None:
-                self.gradients.append(state.grad)
-            else:
-                absent.append(state.name)
-        if absent:
-            self.buffer.zero_()
-            self.views = [
-                view
-                for state, view in zip(self.states, self.all_views, strict=True)
-                if state.in_pack and state.grad is not None
-            ]
-        for state in self.states:
-            state.in_pack = False
-        with torch.no_grad():
-            torch._foreach_copy_(self.views, self.gradients)
-        return absent
+class Owner(Protocol):
+    """The object that reads of guarded parameters are reported to; see Crossing."""
 
-    def finish(self) -> None:
-        """Waits, then copies the results back.  After an error it is still to finish."""
-        self.handle.wait()
-        self.handle = None
-        gradients, self.gradients = self.gradients, []
-        with torch.no_grad():
-            torch._foreach_copy_(gradients, self.views)
+    def value_is_read(self, update: DeferredUpdate, func: Any) -> None:
+        """Code is about to read the parameter.  func: of torch."""
+
+    def gradient_is_read(self, update: DeferredUpdate) -> None:
+        """Code is about to read `.grad`."""
+
+    def gradient_is_replaced(self, update: DeferredUpdate) -> None:
+        """Code is about to set `.grad`."""
+
+    def is_copied(self, update: DeferredUpdate) -> None:
+        """Code is about to copy the parameter."""
+
+
+class DeferredUpdate:
+    """One for each parameter of an optimizer whose updates cross into the next forward pass."""
+
+    __slots__ = ("hyper_parameters", "is_seen", "owner", "param_group", "phase", "state")
+
+    def __init__(self, state: ParameterState, owner: Owner) -> None:
+        self.state = state
+        self.owner = owner
+        self.phase = Phase.PLAIN
+        self.is_seen = False  # reads come through Python, so that the update can wait for one
+        self.hyper_parameters: HyperParameters | None = None  # of the step that has committed it
+        self.param_group = 0  # its number in the optimizer at that step
+
+    @property
+    def is_hidden(self) -> bool:
+        """The gradient is sent, and no step has used it."""
+        return self.phase is Phase.HIDDEN
+
+    @property
+    def is_committed(self) -> bool:
+        """A step has been taken, and the parameter still has the values of before."""
+        return self.phase is Phase.COMMITTED
+
+    def commit(self, hyper_parameters: HyperParameters) -> None:
+        """HIDDEN to COMMITTED."""
+        self.phase, self.hyper_parameters = Phase.COMMITTED, hyper_parameters

@@ -61,15 +61,13 @@ class Meeting:
         self._method = method_text(method)
         self._shown = repr(method.spec) if method is not None and method.spec else self._method
         self._name = engine.next_name("rabit.meeting")
-        self._joins = -1
+        self.joins = (
+            -1
+        )  # of the engine, when one has begun last; others by now: it is time for the next
+        self.is_open = False  # one has begun and not ended
         self._is_settled = False
         self._names: list[str] = []
         self._handle: Handle | None = None
-
-    @property
-    def is_open(self) -> bool:
-        """True if one has begun and not ended."""
-        return self._handle is not None
 
     @property
     def is_over(self) -> bool:
@@ -82,7 +80,12 @@ class Meeting:
         if self.is_open:
             self.end()
 
-    def begin(self, steps: int = 0, is_settled: bool = True, shapes: Mapping[str, Sequence[int]] | None = None) -> bool:
+    def begin(
+        self,
+        steps: int = 0,
+        is_settled: bool = True,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+    ) -> bool:
         """Tells the others how many steps this rank has taken, and whether it is settled, before its first
         gradients and before those after a join; else does nothing.  Does not block.
 
@@ -90,27 +93,34 @@ class Meeting:
         Returns whether it must have ended before gradients leave, because they depend on the others.  Before any
         join they do not, and ranks that use other parameters come to several optimizers in another order.
         """
-        if self._joins == self._engine.joins:
+        if self.joins == self._engine.joins:
             return False
-        self._joins, self._is_settled = self._engine.joins, is_settled
+        self.joins, self._is_settled = self._engine.joins, is_settled
         shapes = shapes or {}
         self._names = list(shapes)
         checksum = hashlib.sha256(json.dumps(self._names).encode()).hexdigest()
         mine = _Said(
-            self._engine.rank, self._method, self._shown, steps, is_settled, checksum, list(shapes.values())
+            self._engine.rank,
+            self._method,
+            self._shown,
+            steps,
+            is_settled,
+            checksum,
+            list(shapes.values()),
         )
         line = np.frombuffer(json.dumps(mine).encode() + b"\n", np.uint8)
         self._handle = allgather_async(line, self._name, self._process_set, engine=self._engine)
-        return self._joins > 0
+        self.is_open = True
+        return self.joins > 0
 
     def end(self) -> Standing:
         """Blocks until every rank has begun.  Raises Mismatch on all ranks if their methods or shapes differ."""
         assert self._handle is not None, "begun before it ends"
-        handle, self._handle = self._handle, None
+        handle, self._handle, self.is_open = self._handle, None, False
         found = [_Said(*json.loads(line)) for line in handle.result().tobytes().splitlines()]
         for each in found:
             if each.method != found[0].method:
-                self._joins = -1  # Who goes on is told again.
+                self.joins = -1  # Who goes on is told again.
                 raise Mismatch(
                     f"optimizers train by different methods: rank {found[0].rank} by {found[0].shown}, rank "
                     f"{each.rank} by {each.shown} (seen by rank {self._engine.rank}). Give DistributedOptimizer, or "
@@ -127,11 +137,13 @@ class Meeting:
         )
 
     def _compare_shapes(self, one: _Said, other: _Said) -> None:
-        if one.names != other.names:  # Other parameters are compared where parameters are broadcast.
+        if (
+            one.names != other.names
+        ):  # Other parameters are compared where parameters are broadcast.
             return
         for place, (expected, shape) in enumerate(zip(one.shapes, other.shapes, strict=True)):
             if shape != expected:
-                self._joins = -1
+                self.joins = -1
                 # Of another rank's names the place is all that is known here.
                 name = self._names[place] if place < len(self._names) else f"parameter {place}"
                 raise Mismatch(

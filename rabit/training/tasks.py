@@ -158,7 +158,9 @@ class Driver:
         self.name = name
         self.now: Moment = (0, 0)
         self.memory = ReusedMemory()
-        self._open: dict[str, tuple[Task, Coroutine[Any, Any, Any]]] = {}
+        self.open: dict[
+            str, tuple[Task, Coroutine[Any, Any, Any]]
+        ] = {}  # what has not finished, by name
         self._queued: list[Task] = []
         self._lost: list[Task] = []
         self._is_pumping = False
@@ -167,7 +169,7 @@ class Driver:
     @property
     def open_tasks(self) -> list[Task]:
         """What has not finished, in the order of the starts."""
-        return [task for task, _ in self._open.values()]
+        return [task for task, _ in self.open.values()]
 
     def spawn(
         self,
@@ -186,15 +188,15 @@ class Driver:
             name = self._free_name(name)
             task = Task(self, name, priority)
             task._is_child = is_child
-            self._open[name] = (task, body(task))
+            self.open[name] = (task, body(task))
             self._advance(task)
         return task
 
     def _free_name(self, name: str) -> str:
         """Which tasks sleep is agreed, as moments are; which operations have finished is not."""
         number, found = 1, name
-        while found in self._open:
-            if not self._open[found][0].sleeps(self.now):
+        while found in self.open:
+            if not self.open[found][0].sleeps(self.now):
                 raise InvalidArgument(
                     f"task '{found}' on rank {self.engine.rank} is started a second time while it is "
                     "in flight. Await it first."
@@ -222,7 +224,7 @@ class Driver:
 
     def pump(self) -> bool:
         """Goes on with every task that can; False if none could."""
-        if not self._open:  # Every hook of the training asks.
+        if not self.open:  # Every hook of the training asks.
             return False
         with self._lock:
             if self._is_pumping:  # A task asks whether another is done.
@@ -284,9 +286,9 @@ class Driver:
 
     def forget(self) -> None:
         """Ends what is open without an outcome: after an error, or when nothing sleeps for good."""
-        for _, coroutine in list(self._open.values()):
+        for _, coroutine in list(self.open.values()):
             coroutine.close()
-        self._open.clear()
+        self.open.clear()
         self._queued.clear()
 
     def _raise_first(self, waited: Sequence[Task]) -> None:
@@ -330,7 +332,7 @@ class Driver:
 
     def _advance(self, task: Task, value: Any = None, error: Exception | None = None) -> None:
         """Runs a task to its next `await`."""
-        coroutine = self._open[task.name][1]
+        coroutine = self.open[task.name][1]
         task.waits_for = None
         try:
             wish = coroutine.send(value) if error is None else coroutine.throw(error)
@@ -348,7 +350,7 @@ class Driver:
 
     def _end(self, task: Task, result: Any, error: Exception | None) -> None:
         task.result, task.error, task.is_done = result, error, True
-        del self._open[task.name]
+        del self.open[task.name]
         if task.is_lost:
             self._lost.append(task)
 

@@ -13,14 +13,19 @@ from rabit.framework import Meeting
 from rabit_torch.compression import by_hand
 from rabit_torch.ops.adasum import Adasum
 from rabit_torch.ops.collectives import start_group
+from rabit_torch.optimizer.mode import Overlap
 from rabit_torch.tensors import check
 
 
 class AdasumReducer:
     """Stands where GradientReducer does, and leaves gradients alone: steps are what is combined.
 
+    The gradients of a rank are its own, so there is no crossing, no strategy and no overlap.
+
     Source: Maleki et al., "Scaling Distributed Training with Adaptive Summation", 2021.
     """
+
+    combines_steps = True
 
     def __init__(
         self,
@@ -30,6 +35,9 @@ class AdasumReducer:
         backward_passes: int,
         process_set: ProcessSet,
     ) -> None:
+        self.crossing = None
+        self.method = None
+        self.overlap: Overlap = "none"
         self._prefix = default_engine().next_name("adasum")
         self._names = dict(names)
         self._compression = by_hand(compression, "DistributedOptimizer(op=Adasum)")
@@ -88,6 +96,12 @@ class AdasumReducer:
         ):
             parameter.detach().copy_(start + self._compression.decompress(total, context))
         return result
+
+    def set_overlap(self, overlap: Overlap) -> None:
+        """There is "none" alone, and others are refused before."""
+
+    def before_step(self) -> None:
+        """The gradients are this rank's own."""
 
     def synchronize(self) -> None:
         """Nothing is in flight between steps."""

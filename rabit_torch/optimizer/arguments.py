@@ -11,13 +11,13 @@ import torch
 
 import rabit
 from rabit import Average, InvalidArgument, default_engine
-from rabit_torch.optimizer.adasum_reducer import AdasumReducer
 from rabit_torch.optimizer.method import check_strategy_overlap
 from rabit_torch.optimizer.mode import CROSSING, Overlap
 from rabit_torch.overlap.partial_step import why_coupled
 
 __all__ = [
     "check_overlap",
+    "check_closure",
     "check_numbers",
     "checked_names",
     "checked_priorities",
@@ -34,7 +34,7 @@ def check_overlap(overlap: Any, optimizer: torch.optim.Optimizer, reducer: Any) 
     known = get_args(Overlap)
     if overlap not in known:
         raise InvalidArgument(f"overlap is {overlap!r}; use one of {', '.join(map(repr, known))}")
-    if (reducer is AdasumReducer or isinstance(reducer, AdasumReducer)) and overlap != "none":
+    if getattr(reducer, "combines_steps", False) and overlap != "none":
         raise InvalidArgument(
             f"overlap={overlap!r} with op=Adasum: it combines the steps of the ranks inside step(), "
             "so there is nothing to overlap with. Leave overlap out"
@@ -45,6 +45,21 @@ def check_overlap(overlap: Any, optimizer: torch.optim.Optimizer, reducer: Any) 
         raise InvalidArgument(
             f"overlap={overlap!r} updates parameters one by one, and {reason}. "
             "Use overlap='backward' with this optimizer"
+        )
+
+
+def check_closure(reducer: Any) -> None:
+    """Raises InvalidArgument if a step of `reducer` cannot evaluate a closure."""
+    if reducer.method is not None:
+        raise InvalidArgument(
+            "step(closure) with a strategy: a closure may run the backward pass several times "
+            "in one step. Call backward() yourself and step() without a closure"
+        )
+    if reducer.crossing is not None:
+        raise InvalidArgument(
+            f"step(closure) with overlap={reducer.overlap!r}: a closure needs the loss and the "
+            "updated parameters inside the step. Use overlap='backward', or call backward() "
+            "yourself and step() without a closure"
         )
 
 
@@ -80,7 +95,9 @@ def check_numbers(factor: float, staleness: int, op: Any) -> None:
     if factor <= 0:
         raise InvalidArgument(f"gradient_predivide_factor is {factor}; it must be positive")
     if staleness < 0:
-        raise InvalidArgument(f"staleness is {staleness!r}; it must be a number of steps, from 0 on")
+        raise InvalidArgument(
+            f"staleness is {staleness!r}; it must be a number of steps, from 0 on"
+        )
 
 
 def refuse_wrapped(optimizer: Any, wrapper: type) -> None:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 
 import rabit
 from rabit import InvalidArgument
-from rabit_torch.optimizer.deliveries import Deliveries
-from rabit_torch.optimizer.hooks import GradientHooks, make_hook
+from rabit_torch.optimizer.hooks import GradientHooks
 from rabit_torch.optimizer.layout import GradientLayout
 from rabit_torch.optimizer.meetings import Meetings
 from rabit_torch.optimizer.missing import MissingGradients, no_gradient
 from rabit_torch.optimizer.mode import OverlapMode
-from rabit_torch.optimizer.sender import GradientSender
+from rabit_torch.optimizer.requests import GradientRequests
+from rabit_torch.optimizer.route_queue import RouteQueue
+from rabit_torch.optimizer.routes import Sparse
 from rabit_torch.overlap.compile import LateGradients
 from rabit_torch.parameter_state import ParameterState
 from rabit_torch.tensors import check, current_stream
@@ -42,26 +44,27 @@ class GradientArrivals:
     def __init__(
         self,
         layout: GradientLayout,
-        sender: GradientSender,
-        deliveries: Deliveries,
+        requests: GradientRequests,
+        queue: RouteQueue,
         mode: OverlapMode,
         meetings: Meetings,
-        *,
-        sparse_as_dense: bool,
-        waits_after_backward: bool,
     ) -> None:
-        """waits_after_backward: gradients are reduced when backward() returns."""
         self._layout = layout
-        self._sender = sender
-        self._deliveries = deliveries
+        self._requests = requests
+        self._queue = queue
         self._mode = mode
         self._meetings = meetings
-        self._sparse_as_dense = sparse_as_dense
-        self._waits = waits_after_backward
+        # Gradients are reduced when backward() returns; but where ranks agree on what is unused, a rank that waited
+        # then would keep the others from agreeing.
+        self._waits = not requests.reduction.find_unused
         self._missing = MissingGradients()
         self._hooks = GradientHooks(self)
-        self._late = LateGradients([state.parameter for state in layout.states])
+        self._late: LateGradients | None = LateGradients(
+            [state.parameter for state in layout.states]
+        )
         self._graph_task = -1
+        self._passes = 0  # of this step that have sent something, and have ended
+        self.is_complete = False  # every gradient of this step is reduced and in `.grad`
         self.backward_passes = 1  # that add up before a gradient is sent
         self._is_paused = False
         self._lock = threading.RLock()
@@ -71,7 +74,7 @@ class GradientArrivals:
         for state in states:
             if state.parameter.requires_grad:
                 check(state.parameter, state.name)
-            self._hooks.add(state.parameter, make_hook(weakref.ref(self), state.index))
+            self._hooks.add(state.parameter, _make_hook(weakref.ref(self), state.index))
 
     def stop_listening(self) -> None:
         """Removes the hooks: another reducer takes the gradients from now on."""
@@ -97,23 +100,17 @@ class GradientArrivals:
     def next_step(self) -> None:
         """Makes every parameter wait for a new gradient."""
         self._graph_task = -1
-        self._missing.next_step()
+        if self._passes > 1:
+            self._missing.has_several = True
+        self._passes = 0
+        self.is_complete = False
+        if self._missing.left:
+            self._missing.left.clear()
+        self._queue.next_step()
         for state in self._layout.states:
             state.passes_left = self.backward_passes
-            state.in_pack = False
-            if not state.is_committed:
+            if state.update is None or not state.update.is_committed:
                 state.grad = None
-            if state.early is not None:
-                state.early.next_step()
-                state.early.listen()
-        for pack in self._layout.packs:
-            pack.arrived = 0
-
-    def may_leave_early(self, state: ParameterState) -> bool | None:
-        """Whether a part of a gradient leaves at once; None: this is not the pass that sends."""
-        if self._is_paused or state.passes_left != 1 or state.is_sent:
-            return None
-        return self._mode.sends_in_backward
 
     def arrived(self, index: int) -> None:
         """Autograd has finished adding to the gradient of a parameter.  Runs for every gradient."""
@@ -124,7 +121,7 @@ class GradientArrivals:
 
     def _arrived(self, state: ParameterState) -> None:
         crossing = self._mode.crossing
-        if state.is_guarded and crossing is not None:
+        if crossing is not None:
             crossing.gradient_arrives(state)
         if state.grad is not None:
             self._refuse_second_gradient(state)
@@ -135,8 +132,8 @@ class GradientArrivals:
         if task != self._graph_task and task != -1:
             self._call_back_after_backward(task)
         self.take(state)
-        if self._sender.pending_bytes >= _FLUSH_BYTES and self._mode.sends_in_backward:
-            self.flush()
+        if self._queue.pending_bytes >= _FLUSH_BYTES and self._mode.sends_in_backward:
+            self._queue.flush()
 
     def take(self, state: ParameterState) -> None:
         """Queues the gradient of a state, with its whole group if it has one."""
@@ -147,37 +144,41 @@ class GradientArrivals:
                 "registered earlier has set .grad of the parameter to None. Let that hook keep .grad, or leave "
                 "the parameter out of the optimizer that DistributedOptimizer wraps"
             )
-        if grad.dtype is not state.dtype or grad.numel() != state.count:
-            self._sender.note_kind(state, grad)
-        if grad.is_sparse and (self._sparse_as_dense or state.pack is not None or state.slot):
-            if self._sparse_as_dense:
-                state.sparse_dim = grad.sparse_dim()
-            grad = state.parameter.grad = grad.to_dense()
+        if state.kind != (grad.dtype, grad.numel()):
+            self._requests.note_kind(state, grad)
+        if grad.is_sparse:
+            grad = self._sparse(state, grad)
         state.grad = grad
-        state.arrived_in = self._missing.passes
-        state.stream = current_stream(grad)
-        if state.early is not None:
-            state.early.stop()
+        state.arrived_in = self._passes
+        state.route.stream = current_stream(grad)
+        self.is_complete = False
         if self._mode.crossing is not None:
             self._mode.crossing.hide(state)
-        pack = state.pack
-        if pack is not None:
-            state.in_pack = True
-            pack.arrived += 1
-            if pack.arrived == len(pack.states) and self._mode.sends_in_backward:
-                self._sender.send_pack(pack, self._mode.is_halved)
-        elif state.group is None:
-            self._sender.queue(state)
+        if state.group is None:
+            self._queue.add(state)
         else:
             self._send_group(self._layout.join_group(state))
 
-    def flush(self) -> None:
-        """Submits what is queued."""
-        self._sender.flush(self._mode.is_halved)
+    def _sparse(self, state: ParameterState, grad: torch.Tensor) -> torch.Tensor:
+        """What travels for a gradient of touched rows only: itself, by another route, or its dense form."""
+        route, as_dense = state.route, self._requests.reduction.sparse_as_dense
+        if as_dense:
+            state.sparse_dim = grad.sparse_dim()
+        if as_dense or not route.takes_sparse:
+            grad = state.parameter.grad = grad.to_dense()
+        elif not route.is_sparse:
+            state.route = Sparse(state, route.codec, self._queue, is_announced=False)
+        return grad
+
+    def meet(self) -> None:
+        """Before this rank waits for gradients: compares with the other ranks, if it is time to."""
+        meeting = self._meetings.meeting
+        if meeting.joins != self._requests.engine.joins or meeting.is_open:
+            self._meetings.before_waits()
 
     def missing(self) -> list[ParameterState]:
         """Those that no backward pass of this step has sent."""
-        return [s for s in self._layout.states if not s.is_sent and s.parameter.requires_grad]
+        return [s for s in self._layout.states if s.grad is None and s.parameter.requires_grad]
 
     def note_absent(self, missing: Iterable[ParameterState]) -> None:
         """The step has no gradient of these."""
@@ -185,23 +186,22 @@ class GradientArrivals:
             state.was_absent = True
 
     def send_missing(self, missing: Iterable[ParameterState]) -> None:
-        """Submits these, with zeros for those that took no part, and all that has arrived."""
+        """Submits these, with zeros for those that took no part, and all that has arrived.
+
+        Though others of its group or pack have not: they are frozen.
+        """
         for state in missing:
             if state.parameter.grad is None:
                 state.parameter.grad = no_gradient(state)
-                if state.is_dense:
-                    self._deliveries.zeros.append(state)
+                if not state.route.is_sparse:
+                    self._queue.zeros.append(state.route)
             self.take(state)
-        self._flush_incomplete()
-
-    def _flush_incomplete(self) -> None:
-        """Submits all that has arrived, though others of its group or pack have not: they are frozen."""
-        for state in self._layout.leave_groups():
-            self._sender.queue(state)
-        for pack in self._layout.packs:
-            if pack.arrived:
-                self._sender.send_pack(pack, self._mode.is_halved)
-        self.flush()
+        if self._layout.waiting:
+            for state in self._layout.leave_groups():
+                self._queue.add(state)
+        self._queue.flush()
+        for pack in list(self._queue.packs):
+            pack.send()
 
     def _send_unfilled(self) -> None:
         """A backward pass has ended: submits what has arrived of packs and groups that still wait for a gradient.
@@ -209,7 +209,9 @@ class GradientArrivals:
         What lacks is frozen, or this rank has not used it: then zeros travel for it, since the pack of
         another rank may be full.  Members of a pack arrive in one pass, so that none of it is still to come.
         """
-        absent = self._layout.absent_from_packs()
+        absent = [
+            s for pack in self._queue.packs for s in pack.absent() if s.parameter.requires_grad
+        ]
         if absent:
             if self._mode.crossing is not None:
                 self._mode.crossing.flush()  # An update of the last step may still need its gradient.
@@ -220,10 +222,10 @@ class GradientArrivals:
     def _send_group(self, members: list[ParameterState]) -> None:
         if not members:
             return
-        self.flush()
+        self._queue.flush()
         for member in members:
-            self._sender.queue(member)
-        self.flush()
+            self._queue.add(member)
+        self._queue.flush()
 
     def _refuse_second_gradient(self, state: ParameterState) -> None:
         if self._missing.has_left(state):
@@ -232,7 +234,7 @@ class GradientArrivals:
                 "step whose first had not computed it while other ranks had: zeros were sent for it. "
                 "Add the losses and call backward() once, or pass find_unused_parameters=True"
             )
-        if state.is_guarded or state.parameter.grad is state.grad:
+        if state.is_hidden or state.parameter.grad is state.grad:
             raise InvalidArgument(
                 f"gradient '{state.name}' on rank {rabit.rank()} arrived a second time before step() "
                 f"(backward_passes_per_step is {self.backward_passes}). Call optimizer.zero_grad() or "
@@ -242,14 +244,17 @@ class GradientArrivals:
                 "DistributedOptimizer. A layer in two checkpoints of one pass needs their use_reentrant=False"
             )
         # The caller has dropped the old gradient; what travels for it is of no more use.
-        self._deliveries.settle([state])
+        self._queue.settle([state])
         state.grad = None
         state.passes_left = self.backward_passes
 
     def _call_back_after_backward(self, task: int) -> None:
         self._graph_task = task
-        self._meetings.before_gradients()
-        self._late.look()
+        if self._meetings.meeting.joins != self._requests.engine.joins:
+            self._meetings.before_gradients()
+        if self._late is not None:
+            self._late.look()
+            self._late = None
         engine: Any = torch.autograd.Variable._execution_engine
         engine.queue_callback(self._backward_done)
 
@@ -257,19 +262,51 @@ class GradientArrivals:
     def _backward_done(self) -> None:
         with self._lock:
             self._graph_task = -1
-            if not self._mode.sends_in_backward:
-                for pack in self._layout.packs:
-                    if pack.arrived == len(pack.states):
-                        self._sender.send_pack(pack, self._mode.is_halved)
-            self.flush()
+            self._queue.flush()
         # No hook is left, and waits need no lock. Hidden gradients are waited for when somebody asks.
         if self._waits:
-            self._meetings.before_waits()
-            self._send_unfilled()
-            waited_for = [s for s in self._layout.states if not s.is_guarded]
+            self.meet()
+            if self._queue.packs or self._layout.waiting:
+                self._send_unfilled()
+            waited_for = self._layout.states
+            if self._mode.crossing is not None:
+                waited_for = [s for s in waited_for if not s.is_hidden]
             missing = self.missing()
-            if self._missing.leave_now(lambda: self._deliveries.awaited(waited_for), missing):
+            is_first = bool(missing) and self._passes == 0
+            if is_first and self._missing.leave_now(
+                lambda: self._queue.awaited(waited_for), missing
+            ):
                 self.note_absent(missing)
                 self.send_missing(missing)
-            self._deliveries.settle(waited_for)
-        self._missing.pass_ended()
+                missing = []
+            self._queue.settle(waited_for)
+            self.is_complete = not missing and self._mode.crossing is None
+        self._passes += 1
+
+
+def _make_hook(
+    arrivals: Callable[[], GradientArrivals | None], index: int
+) -> Callable[[torch.Tensor], None]:
+    """The hook of one parameter, for register_post_accumulate_grad_hook.
+
+    arrivals: a weak reference; the parameter may live longer.  index: of the parameter, which its own hook must not
+    hold: Python's collector of garbage does not see into autograd, and the model would stay forever.
+    """
+
+    def arrived(parameter: torch.Tensor) -> None:
+        alive = arrivals()
+        if alive is not None:
+            alive.arrived(index)
+
+    # Compiled autograd must not trace into the engine, nor into what this calls.  Outside of a
+    # trace the opaque form would cost as much as the rest of the hook.
+    disable: Any = torch.compiler.disable
+    opaque: Callable[[torch.Tensor], None] = disable(arrived)
+
+    def hook(parameter: torch.Tensor) -> None:
+        if is_compiling():
+            opaque(parameter)
+        else:
+            arrived(parameter)
+
+    return hook

@@ -8,7 +8,7 @@ import torch
 
 import rabit
 from rabit import InvalidArgument
-from rabit_torch.optimizer.wrapped import WrappedMixin, crossing_of
+from rabit_torch.optimizer.wrapped import WrappedMixin
 from rabit_torch.overlap.clip import GradientClip, late_norm
 from rabit_torch.untraced import untraced
 
@@ -26,17 +26,19 @@ class ClippingMixin(WrappedMixin):
         overlap="next-forward" step() still returns at once, the first read of a parameter waits
         for all gradients, and so does a read of the norm.
         """
-        crossing = crossing_of(self._rabit_reducer)
+        crossing = self._rabit_reducer.crossing
         if crossing is not None and not crossing.is_recording:
             crossing.next_clip = GradientClip(max_norm, norm_type)
             return late_norm(functools.partial(self._rabit_norm, crossing.next_clip))
         self._rabit_reducer.synchronize()
-        found: torch.Tensor = torch.nn.utils.clip_grad_norm_(self._rabit_parameters(), max_norm, norm_type)
+        found: torch.Tensor = torch.nn.utils.clip_grad_norm_(
+            self._rabit_parameters(), max_norm, norm_type
+        )
         return found
 
     def _rabit_norm(self, clip: GradientClip) -> torch.Tensor:
         """The norm that `clip` finds, before its step or after it.  Blocks."""
-        crossing = crossing_of(self._rabit_reducer)
+        crossing = self._rabit_reducer.crossing
         is_to_come = crossing is not None and crossing.next_clip is clip
         if is_to_come:
             self._rabit_reducer.synchronize()
@@ -56,7 +58,7 @@ class ClippingMixin(WrappedMixin):
         The same as torch.nn.utils.clip_grad_value_, and costs no overlap.  With clip_grad_norm_ in
         the same step, the norm comes first.
         """
-        crossing = crossing_of(self._rabit_reducer)
+        crossing = self._rabit_reducer.crossing
         if crossing is not None and not crossing.is_recording:
             crossing.next_max_value = clip_value
             return

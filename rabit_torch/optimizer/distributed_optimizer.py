@@ -33,6 +33,7 @@ from rabit_torch.ops.adasum import Adasum
 from rabit_torch.ops.arguments import reduce_op
 from rabit_torch.optimizer.adasum_reducer import AdasumReducer
 from rabit_torch.optimizer.arguments import (
+    check_closure,
     check_numbers,
     check_overlap,
     checked_names,
@@ -47,15 +48,14 @@ from rabit_torch.optimizer.auto_overlap import AutoOverlap
 from rabit_torch.optimizer.clipping import ClippingMixin
 from rabit_torch.optimizer.guards import Guards, make_guards
 from rabit_torch.optimizer.method import (
-    Method,
     check_strategy_overlap,
     chosen_strategy,
     own_copy,
 )
 from rabit_torch.optimizer.mode import Overlap
 from rabit_torch.optimizer.reducer import GradientReducer
+from rabit_torch.optimizer.requests import Reduction
 from rabit_torch.optimizer.shared_loss import SharedLoss, shared_loss_of
-from rabit_torch.optimizer.wrapped import crossing_of, method_of
 from rabit_torch.untraced import untraced
 
 _STEP_WARNING = (
@@ -111,8 +111,7 @@ class _DistributedMixin(ClippingMixin):
     @property
     def overlap(self) -> str:
         """What communication overlaps with, as given to DistributedOptimizer."""
-        reducer = self._rabit_reducer
-        return reducer.overlap if isinstance(reducer, GradientReducer) else "none"
+        return self._rabit_reducer.overlap
 
     def set_overlap(self, overlap: Overlap) -> None:
         """Changes the overlap between two steps; on every rank after the same step.
@@ -122,13 +121,12 @@ class _DistributedMixin(ClippingMixin):
         """
         check_overlap(overlap, self._rabit_inner, self._rabit_reducer)
         self._rabit_stop_auto()
-        if isinstance(self._rabit_reducer, GradientReducer):  # Adasum has "none" alone
-            self._rabit_reducer.set_overlap(overlap)
+        self._rabit_reducer.set_overlap(overlap)
 
     @property
     def pending_updates(self) -> list[str]:
         """The names of the parameters whose update of the last step() waits for a read."""
-        crossing = crossing_of(self._rabit_reducer)
+        crossing = self._rabit_reducer.crossing
         names = self._rabit_reducer.names
         return [] if crossing is None else [names[state.parameter] for state in crossing.pending]
 
@@ -140,10 +138,10 @@ class _DistributedMixin(ClippingMixin):
 
     def _rabit_traits(self) -> dict[str, Any]:
         """What has to be the same on every rank, for messages."""
-        traits: dict[str, Any] = {"backward_passes_per_step": self.backward_passes_per_step}
-        if isinstance(self._rabit_reducer, GradientReducer):
-            traits["named_parameters"] = sorted(self._rabit_reducer.names.values())
-        return traits
+        return {
+            "backward_passes_per_step": self.backward_passes_per_step,
+            "named_parameters": sorted(self._rabit_reducer.names.values()),
+        }
 
     @untraced
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -157,69 +155,51 @@ class _DistributedMixin(ClippingMixin):
         that the closure returns on the ranks, or their sum with op=Sum: it decides by the loss how
         often it evaluates the closure, which is to be equally often on all ranks.
         """
-        if self._rabit_guards is not None and closure is None:
-            self._rabit_guards.before_step()
-        if isinstance(self._rabit_reducer, AdasumReducer):
-            result = self._rabit_reducer.step(lambda: self._rabit_local_step(closure))
-            self._rabit_reducer.step_done()
-            if self._rabit_guards is not None:
-                self._rabit_guards.after_step(self.flush)
-            return result
-        crossing = self._rabit_reducer.crossing
+        reducer, guards, inner = self._rabit_reducer, self._rabit_guards, self._rabit_inner
+        if "found_inf" in self.__dict__:
+            self._rabit_refuse_scaler()
         if closure is not None:
-            if self._rabit_reducer.method is not None:
-                raise InvalidArgument(
-                    "step(closure) with a strategy: a closure may run the backward pass several times "
-                    "in one step. Call backward() yourself and step() without a closure"
-                )
-            if crossing is not None:
-                raise InvalidArgument(
-                    f"step(closure) with overlap={self.overlap!r}: a closure needs the loss and the "
-                    "updated parameters inside the step. Use overlap='backward', or call backward() "
-                    "yourself and step() without a closure"
-                )
+            check_closure(reducer)
             self._rabit_stop_auto()  # It would try modes that take no closure.
-            result = self._rabit_inner.step(self._rabit_reduced(closure))
-            self._rabit_end_step()
-            return result
-        if self._rabit_should_synchronize:
-            if self._rabit_synchronized:
-                warnings.warn(_STEP_WARNING, stacklevel=2)
-            if crossing is None or crossing.is_recording:
-                self._rabit_reducer.synchronize()
-            else:
-                self._rabit_reducer.send_all()
-        self._rabit_synchronized = False
-        if crossing is not None and not crossing.is_recording:
-            crossing.commit()
-            self._rabit_inner._opt_called = True  # type: ignore[attr-defined]  # for schedulers
-            self._rabit_end_step()
-            return None
-        self._rabit_reducer.before_step()
-        result = self._rabit_inner.step()
-        self._rabit_end_step()
+            result = reducer.step(functools.partial(self._rabit_step_with, closure))
+        else:
+            if guards is not None:
+                guards.before_step()
+            if self._rabit_should_synchronize:
+                if self._rabit_synchronized and not reducer.combines_steps:
+                    warnings.warn(_STEP_WARNING, stacklevel=2)
+                reducer.before_step()
+            self._rabit_synchronized = False
+            result = reducer.step(inner.step)
+        reducer.step_done()
+        if guards is not None:
+            guards.after_step(self.flush)
+        if self._rabit_auto is not None:
+            self._rabit_auto.end_step()
         return result
 
-    def _rabit_local_step(self, closure: Callable[[], Any] | None) -> Any:
-        """The step that this rank takes by itself before Adasum combines those of all."""
-        result = self._rabit_inner.step(closure)
-        if closure is not None and self._rabit_guards is not None:
-            self._rabit_guards.before_step()  # Here: ranks may evaluate a closure a different number of times.
-        return result
+    def _rabit_follow_auto(self, auto: AutoOverlap) -> None:
+        self._rabit_auto = auto
+        default_engine().reports["overlap"] = auto.report
 
     def _rabit_stop_auto(self) -> None:
         if self._rabit_auto is not None:
             self._rabit_auto.stop()
             self._rabit_auto = None
 
-    def _rabit_end_step(self) -> None:
-        self._rabit_reducer.step_done()
-        if self._rabit_guards is not None:
-            self._rabit_guards.after_step(self.flush)
-        if self._rabit_auto is not None:
-            self._rabit_auto.end_step()
+    def _rabit_step_with(self, closure: Callable[[], Any]) -> Any:
+        if not self._rabit_reducer.combines_steps:
+            return self._rabit_inner.step(self._rabit_reduced(closure))
+        result = self._rabit_inner.step(closure)
+        if (
+            self._rabit_guards is not None
+        ):  # Here: ranks may evaluate a closure a different number of times.
+            self._rabit_guards.before_step()
+        return result
 
     def _rabit_reduced(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """`closure`, whose gradients are checked and reduced before it returns to the wrapped optimizer."""
+
         def reduced() -> Any:
             self._rabit_reducer.next_step()
             with torch.enable_grad():
@@ -244,7 +224,7 @@ class _DistributedMixin(ClippingMixin):
         """Adds a group; its gradients are reduced as well.  Every rank must add the same one."""
         self.flush()
         self._rabit_inner.add_param_group(param_group)
-        if (method := method_of(self._rabit_reducer)) is not None:
+        if (method := self._rabit_reducer.method) is not None:
             try:
                 method.check_optimizer()
             except InvalidArgument:
@@ -283,14 +263,6 @@ class _DistributedMixin(ClippingMixin):
         """change: how the ranks differ from those that saved it; None: not at all."""
         self.flush()
         self._rabit_method().load_state_dict(state_dict, change)
-
-    def _rabit_method(self) -> Method:
-        method = method_of(self._rabit_reducer)
-        if method is None:
-            raise InvalidArgument(
-                "this optimizer has no strategy; give one to DistributedOptimizer(strategy=...)"
-            )
-        return method
 
 
 def DistributedOptimizer(
@@ -334,10 +306,8 @@ def DistributedOptimizer(
     sparse_as_dense: sends sparse gradients as dense ones; `.grad` is sparse again then.
     row_sparse: names of parameters (embeddings) whose gradients are zero in most rows: only the other
         rows travel, and `.grad` stays dense, with the same values.  True: those of two dimensions and
-        at least 256 KiB for which that costs fewer bytes.  Of a table that an output projection
-        shares, the projection's part travels during the backward pass and the lookup's as rows, in
-        eager mode; equal up to rounding.  Gradients without zero rows go dense after three
-        exchanges, with a warning.
+        at least 256 KiB for which that costs fewer bytes.  Gradients without zero rows, such as that
+        of a table that an output projection shares, go dense after three exchanges, with a warning.
     overlap: what the exchange of gradients overlaps with.  "backward": the backward pass.
         "next-forward": that and the next forward pass; `step()` returns at once, and a parameter is
         updated when something reads it, at the latest; `.grad` is None after `step()`.
@@ -390,33 +360,33 @@ def DistributedOptimizer(
             "row_sparse": row_sparse,
         },
     )
-    check_strategy_overlap(chosen, overlap)
-    if chosen is not None and chosen.uses_step and overlap is None:
-        overlap = "backward"  # whatever the configuration says of optimizers that can wait
+    overlap = _overlap_with(chosen, overlap)
     guards = make_guards(names, check_finite, check_replicas, chosen, process_set)
-    reducer: GradientReducer | AdasumReducer
     make_reducer: Callable[..., GradientReducer] | None = None
     if resolved == Adasum:
         refuse_with_adasum(bool(num_groups or groups is not None or row_sparse))
-        reducer = _adasum(optimizer, names, overlap, compression, backward_passes_per_step, process_set)
+        reducer: Any = _adasum(optimizer, names, overlap, compression, backward_passes_per_step, process_set)
     else:
-        make_reducer = functools.partial(
-            GradientReducer,
-            optimizer=optimizer,
-            overlap=chosen_overlap(overlap, optimizer),
-            priorities=checked_priorities(priorities, names),
-            group_of=group_numbers(list(names), num_groups, groups),
+        reduction = Reduction(
             compression=compression,
-            backward_passes=backward_passes_per_step,
             op=ReduceOp(resolved),
             predivide_factor=gradient_predivide_factor,
+            process_set=process_set,
+            overlap=chosen_overlap(overlap, optimizer),
+            backward_passes=backward_passes_per_step,
+            priorities=checked_priorities(priorities, names),
+            group_of=group_numbers(list(names), num_groups, groups),
             sparse_as_dense=sparse_as_dense,
             row_sparse=row_sparse,
             find_unused=find_unused_parameters,
-            process_set=process_set,
         )
+        make_reducer = functools.partial(GradientReducer, optimizer=optimizer, reduction=reduction)
         reducer = make_reducer(names, strategy=own_copy(chosen))
-    result = _wrapped(optimizer, reducer, make_reducer, overlap, process_set, guards, chosen)
+    is_auto = make_reducer is not None and wants_auto(overlap, optimizer)
+    _refuse_in_elastic_jobs(reducer, is_auto, row_sparse, guards, process_set, chosen)
+    result = _wrapped(optimizer, reducer, make_reducer, guards, chosen)
+    if is_auto and process_set.included():
+        result._rabit_follow_auto(AutoOverlap(reducer, process_set))
     result._rabit_share_loss = shared_loss_of(optimizer, names, resolved, process_set)
     return result
 
@@ -425,7 +395,9 @@ def _changed(given: Mapping[str, Any]) -> list[str]:
     """The names of the arguments that say how gradients are reduced, and differ from their defaults."""
     defaults = inspect.signature(DistributedOptimizer).parameters
     names = set(given) - {"optimizer", "named_parameters", "staleness"}
-    return sorted(name for name in names if given[name] is not None and given[name] != defaults[name].default)
+    return sorted(
+        name for name in names if given[name] is not None and given[name] != defaults[name].default
+    )
 
 
 def _asynchronous(
@@ -455,30 +427,44 @@ def _adasum(
     )
 
 
-def _wrapped(
-    optimizer: torch.optim.Optimizer,
+def _overlap_with(strategy: Strategy | None, overlap: Any) -> Any:
+    """The argument `overlap`; "backward" where the configuration must not put off what a strategy works on."""
+    check_strategy_overlap(strategy, overlap)
+    works_on_updated = strategy is not None and strategy.uses_step
+    return "backward" if works_on_updated and overlap is None else overlap
+
+
+def _refuse_in_elastic_jobs(
     reducer: GradientReducer | AdasumReducer,
-    make_reducer: Callable[..., GradientReducer] | None,
-    overlap: Any,
-    process_set: ProcessSet,
+    is_auto: bool,
+    row_sparse: Any,
     guards: Guards | None,
+    process_set: ProcessSet,
     strategy: Strategy | None,
-) -> Any:
-    """The optimizer, as an instance of its own class that also has the methods of the mixin."""
-    is_auto = wants_auto(overlap, optimizer)
-    plain = reducer if isinstance(reducer, GradientReducer) else None
+) -> None:
+    """Raises InvalidArgument in an elastic job for what cannot follow its ranks."""
     refuse_in_elastic_jobs(
         "DistributedOptimizer",
         {
-            "op=Adasum": plain is None,
-            "an overlap that crosses": is_auto or crossing_of(reducer) is not None,
-            "row_sparse": plain is not None and any(s.rows is not None for s in plain.states),
+            "op=Adasum": reducer.combines_steps,
+            "an overlap that crosses": is_auto or reducer.crossing is not None,
+            "row_sparse": bool(row_sparse),
             "check_finite or check_replicas": guards is not None,
             "a process set": process_set is not global_process_set,
         },
         "Use the mean of the gradients with overlap='backward'",
     )
     refuse_strategy_in_elastic_jobs(strategy)
+
+
+def _wrapped(
+    optimizer: torch.optim.Optimizer,
+    reducer: GradientReducer | AdasumReducer,
+    make_reducer: Callable[..., GradientReducer] | None,
+    guards: Guards | None,
+    strategy: Strategy | None,
+) -> Any:
+    """The optimizer, as an instance of its own class that also has the methods of the mixin."""
     kind = type(optimizer)
     wrapped: Any = type(kind.__name__, (_DistributedMixin, kind), {"__module__": kind.__module__})
     result = wrapped.__new__(wrapped)
@@ -493,8 +479,5 @@ def _wrapped(
         _rabit_synchronized=False,
         _rabit_auto=None,
     )
-    if isinstance(reducer, GradientReducer) and is_auto and process_set.included():
-        result._rabit_auto = AutoOverlap(reducer, process_set)
-        reducer.engine.reports["overlap"] = result._rabit_auto.report
     follow_default_engine(result._rabit_start_over)
     return result

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch.compiler import is_compiling
 
-__all__ = ["GradientHooks", "make_hook"]
-
-
-class Arrivals(Protocol):
-    """Who is told; see GradientArrivals."""
-
-    def arrived(self, index: int) -> None:
-        """Autograd has finished adding to the gradient of the parameter with this index."""
+__all__ = ["GradientHooks"]
 
 
 class GradientHooks:
@@ -53,29 +45,3 @@ def _remove(handles: list[Any]) -> None:
 
 def _may_have_gradient(parameter: torch.Tensor) -> bool:
     return parameter.is_floating_point() or parameter.is_complex()
-
-
-def make_hook(reducer: Callable[[], Arrivals | None], index: int) -> Callable[[torch.Tensor], None]:
-    """The hook of one parameter, for register_post_accumulate_grad_hook.
-
-    reducer: a weak reference; the parameter may live longer.  index: of the parameter, which its own hook must not
-    hold: Python's collector of garbage does not see into autograd, and the model would stay for ever.
-    """
-
-    def arrived(parameter: torch.Tensor) -> None:
-        alive = reducer()
-        if alive is not None:
-            alive.arrived(index)
-
-    # Compiled autograd must not trace into the engine, nor into what this calls.  Outside of a
-    # trace the opaque form would cost as much as the rest of the hook.
-    disable: Any = torch.compiler.disable
-    opaque: Callable[[torch.Tensor], None] = disable(arrived)
-
-    def hook(parameter: torch.Tensor) -> None:
-        if is_compiling():
-            opaque(parameter)
-        else:
-            arrived(parameter)
-
-    return hook

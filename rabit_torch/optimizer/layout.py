@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,8 +11,8 @@ import torch
 import rabit
 from rabit import ProcessSet
 from rabit_torch.optimizer.missing import agree_on_any, agree_on_largest
-from rabit_torch.optimizer.packs import make_packs
-from rabit_torch.parameter_state import Pack, ParameterState
+from rabit_torch.optimizer.packs import Pack, Packed, make_packs
+from rabit_torch.parameter_state import ParameterState
 
 __all__ = ["GradientLayout", "prefix_of_next"]
 
@@ -42,8 +43,11 @@ class GradientLayout:
         self.is_stale = True  # parameters or their order have changed since the packs were made
         self._process_set = process_set
         self._state_of: dict[torch.Tensor, ParameterState] = {}
+        self._apart: set[int] = set()  # the indices of those that do not pack
         self._group_sizes: Counter[int] = Counter()
-        self._waiting: dict[int, list[ParameterState]] = {}  # of groups that are not complete
+        self.waiting: dict[
+            int, list[ParameterState]
+        ] = {}  # by group, of those that are not complete
 
     def __contains__(self, parameter: torch.Tensor) -> bool:
         return parameter in self._state_of
@@ -56,10 +60,7 @@ class GradientLayout:
     @property
     def in_flight(self) -> dict[torch.Tensor, Any]:
         """The handle of every gradient on its way."""
-        found = {
-            p: state.handle or (state.pack and state.pack.handle)
-            for p, state in self._state_of.items()
-        }
+        found = {p: state.route.handle for p, state in self._state_of.items()}
         return {p: handle for p, handle in found.items() if handle is not None}
 
     @property
@@ -88,22 +89,21 @@ class GradientLayout:
         agreed, unseen = rabit.broadcast_object(order, root, name, self._process_set)
         for place, index in enumerate(agreed):
             self.states[index].place = place
-            self.states[index].may_pack = index not in unseen
-            self.states[index].two_halves = None
+        self._apart = set(unseen)
 
     def unpack(self) -> None:
         """Every gradient travels by itself."""
         self.packs = []
         for state in self.states:
-            state.pack = None
+            if isinstance(state.route, Packed):
+                state.route = state.route.alone
 
-    def pack(self, span_bytes: int | None) -> None:
-        """Makes the packs.  Blocks until every rank has called it.  span_bytes: see make_packs."""
+    def pack(
+        self, make: Callable[[list[ParameterState]], Pack], span_bytes: int | None = None
+    ) -> None:
+        """Makes the packs.  Blocks until every rank has called it.  make: makes one; span_bytes: see make_packs."""
         self._agree_on_passes()
-        self.packs = make_packs(self.states, self.prefix, span_bytes)
-        for pack in self.packs:
-            for state in pack.states:
-                state.pack = pack
+        self.packs = make_packs(self.states, self._apart, make, span_bytes)
 
     def _agree_on_passes(self) -> None:
         """On all ranks alike: which gradients wait for no other, and in which backward pass of a step the others come.
@@ -120,20 +120,12 @@ class GradientLayout:
             is_same = last + before_last == _PASSES_MAX  # on every rank
             state.arrived_in = last
             if is_absent or not is_same:
-                state.may_pack = False
+                self._apart.add(state.index)
         # A group leaves when all that can be expected of it has arrived; a late one leaves when the pass has ended.
-        expected = (s.group for s, is_absent in zip(self.states, largest, strict=False) if not is_absent)
+        expected = (
+            s.group for s, is_absent in zip(self.states, largest, strict=False) if not is_absent
+        )
         self._group_sizes = Counter(group for group in expected if group is not None)
-
-    def absent_from_packs(self) -> list[ParameterState]:
-        """What could arrive, and has not, of packs that have begun to fill."""
-        return [
-            state
-            for pack in self.packs
-            if pack.arrived
-            for state in pack.states
-            if not state.in_pack and state.parameter.requires_grad
-        ]
 
     def unused_everywhere(self, missing: list[ParameterState]) -> frozenset[int]:
         """The indices of the parameters that have no gradient on any rank.  Blocks.
@@ -151,17 +143,14 @@ class GradientLayout:
     def join_group(self, state: ParameterState) -> list[ParameterState]:
         """A gradient of a group has arrived: the whole group if it was the last of it, or else none."""
         assert state.group is not None
-        waiting = self._waiting.setdefault(state.group, [])
+        waiting = self.waiting.setdefault(state.group, [])
         waiting.append(state)
         if len(waiting) < self._group_sizes[state.group]:
             return []
-        return self._waiting.pop(state.group)
-
-    def waits_for_group(self, state: ParameterState) -> bool:
-        return state.group is not None and state in self._waiting.get(state.group, ())
+        return self.waiting.pop(state.group)
 
     def leave_groups(self) -> list[ParameterState]:
         """Those that wait for others of their group, which wait no longer."""
-        waiting = [state for group in self._waiting.values() for state in group]
-        self._waiting.clear()
+        waiting = [state for group in self.waiting.values() for state in group]
+        self.waiting.clear()
         return waiting

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rabit.framework import Meeting
 from rabit_torch.optimizer.layout import GradientLayout
-from rabit_torch.optimizer.mode import OverlapMode
-from rabit_torch.optimizer.sender import GradientSender
+from rabit_torch.optimizer.method import Method
 
 __all__ = ["Meetings"]
 
 
 class Meetings:
-    """Those of one optimizer.  Holds nothing of the reducer, which ends with its last user."""
+    """Those of one optimizer."""
 
     def __init__(
-        self, meeting: Meeting, layout: GradientLayout, mode: OverlapMode, sender: GradientSender
+        self,
+        meeting: Meeting,
+        layout: GradientLayout,
+        method: Method | None,
+        begin_anew: Callable[[], None],
     ) -> None:
-        self._meeting = meeting
+        """begin_anew: called where a rank that had joined since the first step knows no packs and no order."""
+        self.meeting = meeting
         self._layout = layout
-        self._mode = mode
-        self._sender = sender
+        self._method = method
+        self._begin_anew = begin_anew
 
     def before_gradients(self) -> None:
         """Before the first gradient of a pass leaves.  Blocks after a join."""
@@ -29,23 +35,17 @@ class Meetings:
     def before_waits(self) -> None:
         """Before this rank waits for gradients.  Blocks until the other ranks have come, if it is time to."""
         self._begin()
-        if self._meeting.is_open:
+        if self.meeting.is_open:
             self._end()
 
     def _begin(self) -> bool:
-        method = self._sender.method
-        is_settled = not (self._layout.is_stale or self._mode.is_recording)
+        method, is_settled = self._method, not self._layout.is_stale
         if method is None:
-            return self._meeting.begin(0, is_settled)
-        return self._meeting.begin(method.step, is_settled, method.pipeline.shapes)
+            return self.meeting.begin(0, is_settled)
+        return self.meeting.begin(method.step, is_settled, method.pipeline.shapes)
 
     def _end(self) -> None:
-        method, crossing = self._sender.method, self._mode.crossing
-        standing = self._meeting.end() if method is None else method.end_meeting(self._meeting)
+        method = self._method
+        standing = self.meeting.end() if method is None else method.end_meeting(self.meeting)
         if standing.begins_anew:
-            # A rank that had joined since the first step knows no packs and no order.
-            if crossing is not None:
-                crossing.flush()
-                crossing.start_recording()
-            self._layout.unpack()
-            self._layout.is_stale = True
+            self._begin_anew()

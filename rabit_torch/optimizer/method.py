@@ -14,16 +14,17 @@ from rabit import InvalidArgument, ProcessSet
 from rabit.framework import (
     Change,
     Meeting,
-    Operands,
     Pipeline,
     Standing,
     Strategy,
-    Task,
     as_strategy,
     has_momentum,
 )
+from rabit_torch.compression import Compression
 from rabit_torch.learning_rates import LearningRates
-from rabit_torch.parameter_state import ParameterState
+from rabit_torch.optimizer.route_queue import RouteQueue
+from rabit_torch.optimizer.routes import Coded, Plain
+from rabit_torch.parameter_state import ParameterState, Route
 from rabit_torch.torch_slot import TorchSlot, with_arrays, with_tensors
 
 __all__ = ["Method", "check_strategy_overlap", "chosen_strategy", "own_copy"]
@@ -48,14 +49,13 @@ class Method:
         self._prefix = prefix
         self._optimizer = optimizer
         self._learning_rates = LearningRates(optimizer)
-        self._slot_in_engine: dict[int, TorchSlot] = {}
+        self._slots: dict[int, TorchSlot] = {}  # by index of the parameter
         self.strategy = strategy
         engine = rabit.default_engine()
-        slots = self._slots(states)
+        slots = self._make_slots(states)
         self.pipeline = Pipeline(
             strategy, slots, engine=engine, process_set=process_set, name=prefix
         )
-        self._choose(states, slots)
         engine.before_close(self.close, keeps=self.pipeline.ends_together)
 
     @property
@@ -70,15 +70,13 @@ class Method:
 
     def add(self, states: Sequence[ParameterState]) -> None:
         """Takes further parameters."""
-        slots = self._slots(states)
-        self.pipeline.add(slots)
-        self._choose(states, slots)
+        self.pipeline.add(self._make_slots(states))
 
     def check_optimizer(self) -> None:
         """Raises InvalidArgument if a group has come that this strategy does not work with."""
         _check_optimizer(self.strategy, self._optimizer)
 
-    def _slots(self, states: Sequence[ParameterState]) -> list[TorchSlot]:
+    def _make_slots(self, states: Sequence[ParameterState]) -> list[TorchSlot]:
         self._learning_rates.learn()
         for state in states:
             if not state.parameter.is_floating_point():
@@ -86,7 +84,8 @@ class Method:
                     f"parameter '{state.name}' on rank {rabit.rank()} has elements of type "
                     f"{state.parameter.dtype}; a strategy works on floating-point parameters"
                 )
-        return [self._slot(each) for each in states]
+        self._slots.update({state.index: self._slot(state) for state in states})
+        return [self._slots[state.index] for state in states]
 
     def _slot(self, state: ParameterState) -> TorchSlot:
         return TorchSlot(
@@ -96,31 +95,21 @@ class Method:
             functools.partial(self._learning_rates.of, state.parameter),
         )
 
-    def _choose(self, states: Sequence[ParameterState], slots: Sequence[TorchSlot]) -> None:
+    def route(self, state: ParameterState, queue: RouteQueue) -> Route:
         """What the engine does in one round by itself goes the way of plain gradients."""
-        for state, slot in zip(states, slots, strict=True):
-            wire = self.pipeline.wire(slot)
-            if wire is not None and wire.has_operands and state.parameter.dtype != torch.float32:
-                wire = None  # The engine gets the slot's array of float32, by a coroutine.
-            state.slot = slot if wire is None else None
-            state.codec = None if wire is None else wire.codec
-            state.has_operands = wire is not None and wire.has_operands
-            if state.has_operands:
-                self._slot_in_engine[state.index] = slot
+        slot = self._slots[state.index]
+        wire = self.pipeline.wire(slot)
+        if wire is None or (wire.has_operands and state.parameter.dtype != torch.float32):
+            return ByMethod(
+                state, self, slot
+            )  # The engine gets the slot's array of float32, by a coroutine.
+        if wire.has_operands:
+            return Coded(state, wire.codec, queue, functools.partial(self.pipeline.operands, slot))
+        return Plain(state, wire.codec, queue)
 
     def _priority(self, state: ParameterState) -> int:
         """What the next forward pass needs first runs first."""
         return len(self._states) - state.place if state.priority is None else state.priority
-
-    def start(self, state: ParameterState) -> Task:
-        """Starts the exchange of a gradient; it leaves with `progress`."""
-        assert state.grad is not None
-        state.slot.take(state.grad)
-        return self.pipeline.ready(state.slot)
-
-    def operands(self, state: ParameterState) -> Operands:
-        """What goes to the engine with a gradient that is its own and `has_operands`."""
-        return self.pipeline.operands(self._slot_in_engine[state.index])
 
     def progress(self) -> None:
         """Goes on with what can go on, and submits what is to leave."""
@@ -130,17 +119,16 @@ class Method:
         """The gradients are in place, and the optimizer is about to step."""
         with torch.no_grad():
             self.pipeline.before_step()
-        for state in self._states:
-            if state.slot is not None:
-                state.slot.write_back()
+        for slot in self._slots.values():
+            slot.write_back()
 
     def after_step(self) -> None:
         """The optimizer has stepped."""
         with torch.no_grad():
             self.pipeline.after_step()
         for state in self._states:
-            if state.slot is not None and state.handle is None:  # Else its update waits.
-                state.slot.forget()
+            if state.route.handle is None:  # Else its update waits.
+                self._slots[state.index].forget()
 
     def undo(self) -> None:
         """The gradients of this step are dropped."""
@@ -158,6 +146,31 @@ class Method:
     def load_state_dict(self, saved: Mapping[str, Any], change: Change | None = None) -> None:
         """Goes on from what `state_dict` gave; change: how the ranks differ from those that saved it."""
         self.pipeline.load_state_dict(with_arrays(saved), change)
+
+
+class ByMethod(Route):
+    """A coroutine of the strategy exchanges the gradient."""
+
+    __slots__ = ("_method", "_slot")
+
+    takes_sparse = False
+
+    def __init__(self, state: ParameterState, method: Method, slot: TorchSlot) -> None:
+        super().__init__(state, Compression.none)
+        self._method = method
+        self._slot = slot
+
+    def start(self, grad: torch.Tensor) -> None:
+        self._slot.take(grad)
+        self.handle = self._method.pipeline.ready(self._slot)
+
+    def finish(self) -> None:
+        self.handle.wait()
+        self.handle = None
+        if self.state.grad is not None:
+            self._slot.write_back()
+            if self.state.sparse_dim is not None:
+                self.state.give(self.state.grad)
 
 
 def chosen_strategy(

@@ -26,7 +26,7 @@ _NAMES_MAX = 5
 def no_gradient(state: ParameterState) -> torch.Tensor:
     """A gradient of zeros for a parameter that took no part; sparse where earlier ones were."""
     parameter, dtype = state.parameter.detach(), state.gradient_dtype
-    if state.is_dense:
+    if not state.route.is_sparse:
         return torch.zeros_like(parameter, dtype=dtype)
     return torch.sparse_coo_tensor(
         parameter.new_zeros(1, 0, dtype=torch.int64),
@@ -70,35 +70,26 @@ class MissingGradients:
     """
 
     def __init__(self) -> None:
+        self.has_several = (
+            False  # some step had more than one backward pass that has sent something
+        )
         self._ranks_differ = False
-        self.passes = 0  # of this step that have sent something, and have ended
-        self._has_several = False  # some step had more than one of them
-        self._left: set[ParameterState] = set()
-
-    def next_step(self) -> None:
-        """A step has ended."""
-        self._has_several |= self.passes > 1
-        self.passes = 0
-        self._left.clear()
-
-    def pass_ended(self) -> None:
-        """A backward pass that has sent something is over."""
-        self.passes += 1
+        self.left: set[ParameterState] = set()  # zeros are sent for these before step(), in this step
 
     def note_left(self, absent: list[ParameterState]) -> None:
         """Zeros are sent for these before step()."""
-        self._left.update(absent)
+        self.left.update(absent)
 
     def has_left(self, state: ParameterState) -> bool:
         """True where zeros have been sent for it in this step, before step()."""
-        return state in self._left
+        return state in self.left
 
     def leave_now(self, sent: Callable[[], list[Any]], absent: list[ParameterState]) -> bool:
-        """Whether the zeros for `absent` leave at the end of this backward pass.
+        """Whether the zeros for `absent` leave at the end of this backward pass, the first of its step.
 
         May block until what `sent` gives has finished, for as long as a stall takes.
         """
-        if not absent or self._has_several or self.passes > 0:
+        if self.has_several:
             return False
         if not self._ranks_differ:
             limit = rabit.default_engine().config.stall_warning or _LIMIT_S

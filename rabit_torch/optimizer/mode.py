@@ -16,30 +16,24 @@ CROSSING: tuple[Overlap, ...] = ("next-forward", "reduce-scatter")
 class OverlapMode:
     """The mode of one optimizer; it changes between steps only."""
 
-    __slots__ = ("crossing", "name")
+    __slots__ = ("crossing", "name", "sends_in_backward")
 
     def __init__(self) -> None:
         self.name: Overlap = "backward"
+        self.sends_in_backward = True
         self.crossing: Crossing | None = None  # where updates wait; None: they do not leave step()
-
-    @property
-    def sends_in_backward(self) -> bool:
-        return self.name != "none"
-
-    @property
-    def is_recording(self) -> bool:
-        """True in the step that finds out in which order parameters are used."""
-        return self.crossing is not None and self.crossing.is_recording
 
     @property
     def is_halved(self) -> bool:
         """True when gradients travel in two halves.  The step that records sends them whole."""
-        return self.name == "reduce-scatter" and self.crossing is not None and not self.is_recording
+        crossing = self.crossing
+        return self.name == "reduce-scatter" and crossing is not None and not crossing.is_recording
 
     def enter(self, name: Overlap) -> None:
         """Changes the mode; updates do not cross steps until there is a new crossing."""
         self.leave_crossing()
         self.name = name
+        self.sends_in_backward = name != "none"
 
     def leave_crossing(self) -> None:
         """Waits for the updates that wait, and lets no more wait."""

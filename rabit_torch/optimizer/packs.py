@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
 import torch
 
+import rabit
 from rabit import CompressionCodec
-from rabit_torch.parameter_state import Pack, ParameterState
+from rabit_torch.optimizer.route_queue import RouteQueue
+from rabit_torch.optimizer.two_halves import ScatterGather
+from rabit_torch.parameter_state import ParameterState, Route
+from rabit_torch.tensors import current_stream, stream_of, wait_for_stream
 
-__all__ = ["make_packs"]
+__all__ = ["Pack", "Packed", "make_packs"]
 
 # A gradient of at most this size costs more to announce and to schedule than to copy.
 _SMALL_BYTES = 128 * 1024
 _PACK_BYTES = 512 * 1024
+_ABSENT_CHARACTERS = 200
 
 # What the members of a pack have in common: element type, device, codec of a strategy, and the backward pass of a
 # step that brings them.
-Kind = tuple[torch.dtype, torch.device, CompressionCodec | None, int]
+Kind = tuple[torch.dtype, torch.device, CompressionCodec, int]
 
 
 def make_packs(
-    states: list[ParameterState], prefix: str, span_bytes: int | None = None
+    states: list[ParameterState],
+    apart: Collection[int],
+    make: Callable[[list[ParameterState]], Pack],
+    span_bytes: int | None = None,
 ) -> list[Pack]:
     """Packs of the small parameters, in the order in which backward passes reach them.
 
-    states: all parameters.  span_bytes: how much of the model a pack may span, what lies between its
+    states: all parameters.  apart: the indices of those that do not pack.  make: makes a pack.
+    span_bytes: how much of the model a pack may span, what lies between its
     members included: it leaves when its last gradient has arrived, with the urgency of the parameter
     that is needed first.  None: no limit.  The packs depend on their sizes and on `place` alone, so that they are
     equal on all ranks.
@@ -36,17 +49,16 @@ def make_packs(
     def close(kind: Kind) -> None:
         members = open_.pop(kind, [])
         if len(members) > 1:
-            packs.append(Pack(members, prefix))
+            packs.append(make(members))
 
     passed = 0
-    for state in sorted(states, key=lambda each: each.place, reverse=True):
-        kind = (state.gradient_dtype, state.parameter.device, state.codec, state.arrived_in)
+    for state in sorted(states, key=lambda state: state.place, reverse=True):
+        kind = (state.gradient_dtype, state.parameter.device, state.route.codec, state.arrived_in)
         size = state.bytes
         passed += size
-        if size > _SMALL_BYTES or size == 0 or state.group is not None or not state.is_dense:
+        if size > _SMALL_BYTES or size == 0 or state.group is not None:
             continue
-        is_alone = state.rows is not None or state.slot is not None or state.has_operands
-        if not state.may_pack or is_alone:
+        if not state.route.may_pack or state.index in apart:
             continue
         if kind in open_ and (
             sizes[kind] + size > _PACK_BYTES
@@ -60,3 +72,157 @@ def make_packs(
     for kind in list(open_):
         close(kind)
     return packs
+
+
+class Pack:
+    """Gradients of neighbouring parameters, copied into one buffer when all have arrived."""
+
+    def __init__(
+        self, states: list[ParameterState], prefix: str, queue: RouteQueue, *, is_halved: bool
+    ) -> None:
+        """Gives each of `states` a route into the pack."""
+        self.states = states
+        first, last = states[-1].name, states[0].name[len(prefix) + 1 :]
+        self.name = f"{first}..{last}"
+        counts = [state.parameter.numel() for state in states]
+        first_parameter, dtype = states[0].parameter.detach(), states[0].gradient_dtype
+        self.buffer = first_parameter.new_zeros(sum(counts), dtype=dtype)
+        self.views = [
+            part.view(state.parameter.shape)
+            for part, state in zip(self.buffer.split(counts), states, strict=True)  # type: ignore[no-untyped-call]
+        ]
+        self.handle: Any = None
+        self._queue = queue
+        self._arrived = 0
+        self._sent: list[
+            tuple[torch.Tensor, torch.Tensor]
+        ] = []  # gradients that travel, and their views
+        self._place = min(state.place for state in states)
+        self._halves = (
+            ScatterGather.of(self._request(self.name), queue.requests) if is_halved else None
+        )
+        self.batch = queue.requests.engine.prepare([self._request(self.name)])
+        for state in states:
+            state.route = Packed(state, self)
+
+    def arrive(self, route: Packed) -> None:
+        """One more gradient is there; with the last one they leave."""
+        route.has_arrived = True
+        self._arrived += 1
+        if self._arrived == 1:
+            self._queue.packs.append(self)
+        if self._arrived == len(self.states):
+            self.send()
+
+    def send(self) -> None:
+        """Copies what has arrived into the buffer, and zeros for the rest; then sends it."""
+        self._queue.packs.remove(self)
+        absent = self._fill()
+        if absent:
+            # Of its own name: a rank that has not frozen these too would take zeros for gradients.
+            engine = self._queue.requests.engine
+            (self.handle,) = engine.submit([self._request(_without(self.name, absent))])
+            return
+        pointer = self.buffer.data_ptr()
+        if self._halves is not None:
+            self.handle = self._halves.start(pointer, self.buffer)
+            self._queue.add_halves(self._place, self._halves)
+            return
+        self.batch.set_pointers(0, pointer, pointer, stream_of(self.buffer))
+        (self.handle,) = self.batch.submit([0], [self.buffer])
+
+    def finish(self) -> None:
+        """Waits, then copies the results back.  After an error it is still to finish."""
+        self.handle.wait()
+        self.handle = None
+        sent, self._sent = self._sent, []
+        with torch.no_grad():
+            torch._foreach_copy_([grad for grad, _ in sent], [view for _, view in sent])
+        for state in self.states:
+            if state.sparse_dim is not None and state.grad is not None:
+                state.give(state.grad)
+
+    def forget(self) -> None:
+        """Nothing of it has arrived."""
+        self._arrived = 0
+        for state in self.states:
+            _route_in(state).has_arrived = False
+
+    def absent(self) -> list[ParameterState]:
+        """The states whose gradients have not arrived."""
+        return [state for state in self.states if not _route_in(state).has_arrived]
+
+    def _fill(self) -> list[str]:
+        """Gives the names of those that are absent."""
+        absent = [state.name for state in self.absent()]
+        if absent:
+            self.buffer.zero_()
+        self._sent = []
+        for state, view in zip(self.states, self.views, strict=True):
+            route = _route_in(state)
+            if route.has_arrived and state.grad is not None:
+                self._sent.append((state.grad, view))
+                if route.computed_on is not None:
+                    wait_for_stream(route.computed_on)
+        self.forget()
+        with torch.no_grad():
+            torch._foreach_copy_([view for _, view in self._sent], [grad for grad, _ in self._sent])
+        return absent
+
+    def _request(self, name: str) -> rabit.Request:
+        return self._queue.requests.of(
+            min(self.states, key=lambda state: state.place), name, self.buffer
+        )
+
+
+class Packed(Route):
+    """The way of one gradient of a pack."""
+
+    __slots__ = ("alone", "computed_on", "has_arrived", "pack")
+
+    takes_sparse = False
+
+    def __init__(self, state: ParameterState, pack: Pack) -> None:
+        self.pack = pack
+        self.alone = state.route  # for when it travels by itself again
+        self.has_arrived = False
+        self.computed_on: Any = None  # the stream of CUDA on which the gradient was there
+        super().__init__(state, state.route.codec)
+
+    @property
+    def handle(self) -> Any:
+        """That of the pack."""
+        return self.pack.handle
+
+    @handle.setter
+    def handle(self, handle: Any) -> None:
+        self.pack.handle = handle
+
+    @property
+    def mates(self) -> Sequence[ParameterState]:
+        return self.pack.states
+
+    def start(self, grad: torch.Tensor) -> None:
+        self.computed_on = current_stream(grad)
+        self.pack.arrive(self)
+
+    def finish(self) -> None:
+        self.pack.finish()
+
+    def drop(self) -> None:
+        if self.pack.handle is not None and self.pack.handle.done():
+            self.pack.handle = None
+
+
+def _route_in(state: ParameterState) -> Packed:
+    assert isinstance(state.route, Packed), "until the packs are made again"
+    return state.route
+
+
+def _without(name: str, absent: list[str]) -> str:
+    """The name of a pack that leaves without some of its gradients; which, as far as a name has room."""
+    listed = ", ".join(absent)
+    if len(listed) > _ABSENT_CHARACTERS:
+        digest = zlib.crc32(listed.encode())
+        listed = f"{listed[:_ABSENT_CHARACTERS]}... ({len(absent)} parameters, {digest:08x})"
+    return f"{name} without {listed}"

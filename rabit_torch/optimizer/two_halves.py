@@ -10,6 +10,7 @@ import torch
 import rabit
 from rabit import Handle, Kind, Request
 from rabit.framework import Gate, Task, driver_of, finished
+from rabit_torch.optimizer.requests import GradientRequests
 from rabit_torch.tensors import stream_of, view
 
 __all__ = ["ScatterGather"]
@@ -38,6 +39,7 @@ class ScatterGather:
         self._name = name
         self._sum: Handle | None = None
         self._gate: Gate | None = None
+        self.task: Task | None = None  # of the last start; it finishes with the second half
         self._batch = engine.prepare(
             [
                 dataclasses.replace(
@@ -58,6 +60,12 @@ class ScatterGather:
             ]
         )
 
+    @classmethod
+    def of(cls, request: Request, requests: GradientRequests) -> ScatterGather:
+        """For an allreduce that `requests` has made."""
+        members = requests.reduction.process_set
+        return cls(requests.engine, request, members.rank(), members.size())
+
     def start(self, pointer: int, keepalive: torch.Tensor) -> Task:
         """Starts the first half on memory of the right size, that of `keepalive`; does not block.
 
@@ -71,7 +79,8 @@ class ScatterGather:
         (self._sum,) = self._batch.submit([0], [keep])
         self._gate = Gate()
         rounds = self._rounds(self._sum, self._gate, keep)
-        return driver_of(self._engine).spawn(lambda _: rounds, self._name)
+        self.task = driver_of(self._engine).spawn(lambda _: rounds, self._name)
+        return self.task
 
     def open(self) -> None:
         """Lets the second half start when the first has finished."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,7 @@ from rabit_torch.optimizer.adasum_reducer import AdasumReducer
 from rabit_torch.optimizer.method import Method, own_copy
 from rabit_torch.optimizer.reducer import GradientReducer
 
-__all__ = ["WrappedMixin", "crossing_of", "method_of"]
+__all__ = ["WrappedMixin"]
 
 
 class WrappedMixin:
@@ -29,21 +28,30 @@ class WrappedMixin:
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """What GradScaler.step() asks before it steps; frameworks ask as well, without a scaler.
+        """What GradScaler.step() asks before it steps.  False: it unscales by itself.
 
-        It hands its scale to fused optimizers by attributes of the optimizer it is given, which would not
-        reach the wrapped one: it must unscale by itself.
+        True: it sets attributes of the optimizer that it is given, and calls step(), which refuses it by them.
         """
-        method = method_of(self._rabit_reducer)
-        asks = sys._getframe(1).f_locals.get("self")
-        if method is not None and gives_steps(method.strategy) and isinstance(asks, torch.amp.GradScaler):
-            strategy = method.strategy
+        method = self._rabit_reducer.method
+        return method is not None and gives_steps(method.strategy)
+
+    def _rabit_refuse_scaler(self) -> None:
+        """GradScaler has called step() of a strategy that makes steps out of gradients.  Raises InvalidArgument."""
+        del self.__dict__["found_inf"], self.__dict__["grad_scale"]
+        strategy = self._rabit_method().strategy
+        raise InvalidArgument(
+            f"strategy {strategy.spec or type(strategy).__name__} on rank {rabit.rank()} makes steps out of "
+            "gradients, and GradScaler would divide them by its scale, as if they were gradients. Leave the "
+            "scaler out (bfloat16 needs none), or take a strategy that averages gradients"
+        )
+
+    def _rabit_method(self) -> Method:
+        method = self._rabit_reducer.method
+        if method is None:
             raise InvalidArgument(
-                f"strategy {strategy.spec or type(strategy).__name__} on rank {rabit.rank()} makes steps out of "
-                "gradients, and GradScaler would divide them by its scale, as if they were gradients. Leave the "
-                "scaler out (bfloat16 needs none), or take a strategy that averages gradients"
+                "this optimizer has no strategy; give one to DistributedOptimizer(strategy=...)"
             )
-        return False
+        return method
 
     # The wrapped optimizer owns the state; the wrapper shows it, so nothing can drift apart.
     @property
@@ -110,7 +118,7 @@ class WrappedMixin:
 
         Needed before code outside of Python reads parameters; everything else waits by itself.
         """
-        crossing = crossing_of(self._rabit_reducer)
+        crossing = self._rabit_reducer.crossing
         if crossing is not None:
             crossing.flush()
 
@@ -127,8 +135,8 @@ class WrappedMixin:
 
         What is not reduced yet belongs to a step that is repeated.
         """
-        old = self._rabit_reducer
-        if self._rabit_make_reducer is None or not isinstance(old, GradientReducer):
+        old: Any = self._rabit_reducer
+        if self._rabit_make_reducer is None:  # elastic jobs have no Adasum
             return
         old.arrivals.stop_listening()
         self._rabit_inner.zero_grad(set_to_none=True)
@@ -137,12 +145,3 @@ class WrappedMixin:
         new.set_overlap(old.overlap)
         self._rabit_reducer = new
         self._rabit_synchronized = False
-
-
-def crossing_of(reducer: GradientReducer | AdasumReducer) -> Any:
-    return reducer.crossing if isinstance(reducer, GradientReducer) else None
-
-
-def method_of(reducer: GradientReducer | AdasumReducer) -> Method | None:
-    """What a strategy does there, if there is one."""
-    return reducer.method if isinstance(reducer, GradientReducer) else None

@@ -14,7 +14,6 @@ import torch
 import rabit
 from rabit import InvalidArgument, Unsupported
 from rabit_torch.overlap import deferred
-from rabit_torch.overlap.tied import stop_listening
 from rabit_torch.overlap.watched import make_ready
 
 __all__ = ["LateGradients", "compile", "watch_compilations"]
@@ -104,7 +103,6 @@ def watch_compilations() -> None:
     """Makes parameters that compiled code reads count as unseen, so that step() updates them.
 
     Code that Dynamo has compiled reads parameters without telling.  The blocks of `compile` tell.
-    The uses of a tied table cannot be told apart in either.
     """
     from torch._dynamo.callback import callback_handler
 
@@ -114,7 +112,6 @@ def watch_compilations() -> None:
 
 def _compilation_starts(*_: Any) -> None:
     if _depth == 0:
-        stop_listening()
         for crossing in list(deferred._live):
             crossing.stop_watching()
 

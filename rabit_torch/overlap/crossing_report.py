@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable
 
 import rabit
-from rabit_torch.parameter_state import ParameterState
+from rabit_torch.parameter_state import ParameterState, Phase
 
 __all__ = ["report_crossing"]
 
@@ -22,7 +22,13 @@ def report_crossing(
     inside step(), which waits for their gradients.
     """
     trained = [state for state in states if state.parameter.requires_grad]
-    late = [state for state in trained if not state.is_seen and not state.is_watched]
+    late = [
+        state
+        for state in trained
+        if state.update is not None
+        and not state.update.is_seen
+        and state.update.phase is not Phase.WATCHED
+    ]
     in_step = sum(state.bytes for state in late)
     whole = sum(state.bytes for state in trained)
     report = engine.reports.setdefault("overlap", {})

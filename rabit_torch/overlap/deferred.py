@@ -24,7 +24,7 @@ from rabit_torch.overlap.forward_pass import is_forward_pass
 from rabit_torch.overlap.order_of_use import OrderOfUse
 from rabit_torch.overlap.partial_step import PartialStep
 from rabit_torch.overlap.watched import can_guard, guard, unguard
-from rabit_torch.parameter_state import ParameterState
+from rabit_torch.parameter_state import DeferredUpdate, ParameterState, Phase
 
 __all__ = ["Crossing"]
 
@@ -46,9 +46,6 @@ _live: weakref.WeakSet[Crossing] = weakref.WeakSet()
 class Deliveries(Protocol):
     """Who waits for gradients on their way."""
 
-    def is_there(self, state: ParameterState) -> bool:
-        """True when `deliver` would not block."""
-
     def deliver(self, states: Iterable[ParameterState]) -> None:
         """Waits until the gradients of `states` are reduced, in `state.grad`."""
 
@@ -68,7 +65,7 @@ class Sender(Protocol):
         """The state of every parameter, by index."""
 
     @property
-    def deliveries(self) -> Deliveries:
+    def queue(self) -> Deliveries:
         """What is on its way back."""
 
     def is_on_its_way(self, state: ParameterState) -> bool:
@@ -88,7 +85,7 @@ class Crossing:
         self._optimizer = optimizer
         self._step = PartialStep(optimizer)
         self._lock = threading.RLock()
-        self._queue: deque[ParameterState] = deque()  # committed, in order of first use
+        self._queue: deque[DeferredUpdate] = deque()  # committed, in order of first use
         self._clip: GradientClip | None = None  # of the step that is committed
         self._max_value: float | None = None
         self.next_clip: GradientClip | None = None  # of the step that comes
@@ -116,56 +113,55 @@ class Crossing:
     def stop(self) -> None:
         """Between steps: finishes everything and leaves the parameters alone."""
         self.flush()
-        for state in self._states:
-            state.is_watched = False
-            unguard(state)
+        _let_go(self._states, None)
         _live.discard(self)
 
     def stop_watching(self) -> None:
         """What is read from here on counts as unseen, because it may be compiled code that reads."""
         self.flush()
         for state in self._states:
-            if state.is_watched:
-                state.is_watched = False
-                unguard(state)
+            if state.update is not None and state.update.phase is Phase.WATCHED:
+                unguard(state.update)
 
     # --- called by guarded parameters -------------------------------------------------------------
 
-    def value_is_read(self, state: ParameterState, func: Callable[..., Any]) -> None:
-        if state.is_committed:
-            self.update(state)
-        elif state.is_watched and func not in _NO_USE and is_forward_pass():
-            self._order.see(state)
+    def value_is_read(self, update: DeferredUpdate, func: Callable[..., Any]) -> None:
+        if update.is_committed:
+            self.update(update)
+        elif update.phase is Phase.WATCHED and func not in _NO_USE and is_forward_pass():
+            self._order.see(update)
 
-    def gradient_is_read(self, state: ParameterState) -> None:
-        if state.is_committed or not state.is_sent:
+    def gradient_is_read(self, update: DeferredUpdate) -> None:
+        if not update.is_hidden:
             return
         reducer = self._reducer()
         if reducer is not None and not self._has_warned:
             self._has_warned = True
             warnings.warn(_READ_WARNING.format(overlap=reducer.overlap), stacklevel=4)
-        if reducer is not None and not reducer.is_on_its_way(state):
+        if reducer is not None and not reducer.is_on_its_way(update.state):
             reducer.send_all()
-        self.reveal([state])
+        self.reveal([update.state])
 
-    def gradient_is_replaced(self, state: ParameterState) -> None:
-        if state.is_sent and not state.is_committed:
-            self.reveal([state])
+    def gradient_is_replaced(self, update: DeferredUpdate) -> None:
+        if update.is_hidden:
+            self.reveal([update.state])
 
-    def is_copied(self, state: ParameterState) -> None:
-        if state.is_committed:
-            self.update(state)
-        elif state.is_sent:
-            self.reveal([state])
+    def is_copied(self, update: DeferredUpdate) -> None:
+        if update.is_committed:
+            self.update(update)
+        elif update.is_hidden:
+            self.reveal([update.state])
 
     # --- backward ---------------------------------------------------------------------------------
 
     def gradient_arrives(self, state: ParameterState) -> None:
         """Autograd has a gradient for `state`."""
-        if state.is_watched:
-            state.is_watched = False
-            unguard(state)
-        elif state.is_committed:
+        update = state.update
+        if update is None:
+            return
+        if update.phase is Phase.WATCHED:
+            unguard(update)
+        elif update.is_committed:
             raise InvalidArgument(
                 f"gradient '{state.name}' on rank {rabit.rank()} was computed although nothing has "
                 "read the parameter since step(), so it belongs to the values before that step. "
@@ -175,9 +171,9 @@ class Crossing:
 
     def hide(self, state: ParameterState) -> None:
         """Takes the gradient of a parameter away until it is reduced or asked for."""
-        if not self.is_recording and can_guard(state.parameter):
+        if not self.is_recording and state.update is not None and can_guard(state.parameter):
             state.parameter.grad = None
-            guard(state)
+            guard(state.update, Phase.HIDDEN)
 
     def reveal(self, states: Sequence[ParameterState]) -> None:
         """Waits for gradients that are not committed and puts them into `.grad`.  Blocks."""
@@ -186,11 +182,11 @@ class Crossing:
             batch = _with_packs(states)
             try:
                 if reducer is not None:
-                    reducer.deliveries.deliver(batch)
+                    reducer.queue.deliver(batch)
             finally:
                 for state in batch:
-                    if state.is_guarded and state.is_sent and not state.is_committed:
-                        unguard(state)
+                    if state.is_hidden and state.update is not None:
+                        unguard(state.update)
                         state.parameter.grad = state.grad
 
     # --- step -------------------------------------------------------------------------------------
@@ -199,38 +195,37 @@ class Crossing:
         """A step of the optimizer.  Does not wait for gradients whose parameters tell of reads."""
         reducer = self._reducer()
         if reducer is not None:
-            reducer.deliveries.start_second_halves()
+            reducer.queue.start_second_halves()
         with self._lock:
             self._step.hooks("pre")
             hyper_parameters = self._step.hyper_parameters()
             known = {id(state.parameter): state for state in self._states}
-            later: list[ParameterState] = []
-            late: list[tuple[int, ParameterState]] = []
+            later: list[DeferredUpdate] = []
+            late: list[DeferredUpdate] = []
             now: dict[int, list[torch.Tensor]] = {}
             for number, group in enumerate(self._optimizer.param_groups):
                 for parameter in group["params"]:
                     state = known.get(id(parameter))
-                    if state is None or not (state.is_guarded and state.is_sent):
+                    update = None if state is None else state.update
+                    if update is None or not update.is_hidden:
                         if parameter.grad is not None:
                             now.setdefault(number, []).append(parameter)
-                    elif state.is_seen:
-                        state.param_group = number
-                        later.append(state)
-                    else:
-                        late.append((number, state))
+                        continue
+                    update.param_group = number
+                    (later if update.is_seen else late).append(update)
             self._clip, self.next_clip = self.next_clip, None
             self._max_value, self.next_max_value = self.next_max_value, None
             if self._clip is not None and (now or late):  # A norm needs them all at once.
-                late += [(state.param_group, state) for state in later]
+                late += later
                 later = []
-            self.reveal([state for _, state in late])
-            late += [(each.param_group, each) for each in later if not each.is_guarded]
-            later = [each for each in later if each.is_guarded]
-            for number, state in late:
-                now.setdefault(number, []).append(state.parameter)
-            for state in later:
-                state.hyper_parameters = hyper_parameters
-            later.sort(key=lambda state: state.place)
+            self.reveal([update.state for update in late])
+            late += [update for update in later if not update.is_hidden]
+            later = [update for update in later if update.is_hidden]
+            for update in late:
+                now.setdefault(update.param_group, []).append(update.state.parameter)
+            for update in later:
+                update.commit(hyper_parameters)
+            later.sort(key=lambda update: update.state.place)
             self._queue = deque(later)
             self._keep = self._reducer() if later else None
             if now:
@@ -241,59 +236,55 @@ class Crossing:
                 clip_values(gradients, self._max_value)
                 self._step.run(now, hyper_parameters)
             # Gradients of parameters that the optimizer no longer has.
-            self.reveal(
-                [s for s in self._states if s.is_guarded and s.is_sent and not s.is_committed]
-            )
+            self.reveal([state for state in self._states if state.is_hidden])
             self._step.hooks("post")
 
     # --- updates ----------------------------------------------------------------------------------
 
-    def update(self, state: ParameterState) -> None:
+    def update(self, update: DeferredUpdate) -> None:
         """Waits for the gradient of a committed parameter and updates it.  Blocks."""
         with self._lock:
             reducer = self._keep
-            if not state.is_committed or reducer is None:
+            if not update.is_committed or reducer is None:
                 return
             try:
                 if self._clip is not None:
                     self._clip_committed(reducer, self._clip)
-                batch = self._deliver(reducer, state)
+                batch = self._deliver(reducer, update)
             except rabit.RabitError as error:
-                if isinstance(error, rabit.Mismatch | rabit.InvalidArgument):
-                    _forget(_with_packs([state]))
-                else:  # The engine is lost, and with it every update that was to come.
-                    _forget(self._queue)
-                    _forget(_with_packs([state]))
+                _forget(_with_packs([update.state]))
+                if not isinstance(error, rabit.Mismatch | rabit.InvalidArgument):
+                    # The engine is lost, and with it every update that was to come.
+                    _forget([waiting.state for waiting in self._queue])
                     self._queue.clear()
                     self._keep = None
                 raise
-            hyper_parameters = state.hyper_parameters
+            hyper_parameters = update.hyper_parameters
             assert hyper_parameters is not None
-            for each in batch:
-                unguard(each)
-                each.hyper_parameters = None
-            clip_values([each.grad for each in batch], self._max_value)
+            for done in batch:
+                unguard(done)
+            clip_values([done.state.grad for done in batch], self._max_value)
             try:
                 self._step.update(batch, hyper_parameters)
             finally:
-                for each in batch:
-                    each.grad = None
+                for done in batch:
+                    done.state.grad = None
                 if not self._queue:
                     self._keep = None
 
-    def _deliver(self, reducer: Sender, state: ParameterState) -> list[ParameterState]:
-        """Waits for `state`; returns it with those next in use that are there as well."""
-        batch = [each for each in _with_packs([state]) if each.is_committed]
-        reducer.deliveries.deliver(batch)
+    def _deliver(self, reducer: Sender, update: DeferredUpdate) -> list[DeferredUpdate]:
+        """Waits for `update`; returns it with those next in use that are there as well."""
+        batch = _committed_with(update)
+        reducer.queue.deliver(done.state for done in batch)
         taken = set(map(id, batch))
         while self._queue and len(batch) < _TAKE_ALONG:
             head = self._queue[0]
             if head.is_committed and id(head) not in taken:
-                if not reducer.deliveries.is_there(head):
+                if not head.state.route.is_there():
                     break
-                more = [each for each in _with_packs([head]) if each.is_committed]
+                more = _committed_with(head)
                 try:
-                    reducer.deliveries.deliver(more)
+                    reducer.queue.deliver(done.state for done in more)
                 except rabit.RabitError:  # Whoever reads that parameter gets the error.
                     break
                 batch += more
@@ -303,25 +294,26 @@ class Crossing:
 
     def _clip_committed(self, reducer: Sender, clip: GradientClip) -> None:
         """Clips all gradients of the step; measures each while the later ones still travel."""
-        for state in self._queue:
-            reducer.deliveries.deliver(_with_packs([state]))
+        states = [update.state for update in self._queue]
+        for state in states:
+            reducer.queue.deliver(_with_packs([state]))
             if state.grad is not None:
                 clip.measure(state.index, state.grad)
-        clip.scale([state.grad for state in self._queue if state.grad is not None])
+        clip.scale([state.grad for state in states if state.grad is not None])
         self._clip = None
 
     @property
     def pending(self) -> list[ParameterState]:
         """What is committed and not done, in order of first use."""
-        return [state for state in self._queue if state.is_committed]
+        return [update.state for update in self._queue if update.is_committed]
 
     def flush(self) -> None:
         """Waits for every committed update; raises the first error after all.  Blocks."""
         first_error: rabit.RabitError | None = None
         with self._lock:
-            for state in list(self._queue):
+            for update in list(self._queue):
                 try:
-                    self.update(state)
+                    self.update(update)
                 except rabit.RabitError as error:
                     first_error = first_error or error
             self._queue.clear()
@@ -347,22 +339,29 @@ def _refuse_shared(states: Sequence[ParameterState]) -> None:
 
 
 def _let_go(states: Sequence[ParameterState], _: Any) -> None:
-    """The reducer has gone, and with it every update: it lives as long as one waits."""
+    """Updates wait no more: the reducer has gone, which lives as long as one waits, or changes its mode."""
     for state in states:
-        state.is_watched = False
-        unguard(state)
+        if state.update is not None:
+            unguard(state.update)
+            state.update = None
 
 
 def _with_packs(states: Sequence[ParameterState]) -> list[ParameterState]:
     """`states` and all that travel in one pack with them."""
     found: dict[int, ParameterState] = {}
     for state in states:
-        mates = [state] if state.pack is None else state.pack.states
-        found.update((id(each), each) for each in mates)
+        found.update((id(mate), mate) for mate in state.route.mates)
     return list(found.values())
 
 
-def _forget(states: Any) -> None:
+def _committed_with(update: DeferredUpdate) -> list[DeferredUpdate]:
+    """The committed updates of what travels with the gradient of `update`, itself included."""
+    updates = [mate.update for mate in _with_packs([update.state])]
+    return [mate for mate in updates if mate is not None and mate.is_committed]
+
+
+def _forget(states: Iterable[ParameterState]) -> None:
     for state in states:
-        unguard(state)
-        state.grad = state.wire = state.hyper_parameters = None
+        if state.update is not None:
+            unguard(state.update)
+        state.grad = None

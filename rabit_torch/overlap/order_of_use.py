@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from rabit_torch.overlap.watched import can_guard, guard, unguard
-from rabit_torch.parameter_state import ParameterState
+from rabit_torch.parameter_state import DeferredUpdate, Owner, ParameterState, Phase
 
 __all__ = ["OrderOfUse"]
 
@@ -19,27 +18,25 @@ class OrderOfUse:
         self._uses = 0
         self.is_recording = False
 
-    def start(self, owner: Any) -> None:
-        """Before a step.  owner: the Crossing that is told of reads."""
+    def start(self, owner: Owner) -> None:
+        """Before a step.  owner: the Crossing that reads are reported to."""
         self.is_recording = True
         self._uses = 0
         for state in self._states:
-            unguard(state)
-            state.owner = owner
-            state.is_seen = False
+            if state.update is not None:
+                unguard(state.update)
+            state.update = DeferredUpdate(state, owner)
             state.place = len(self._states) + state.index
-            state.is_watched = can_guard(state.parameter)  # Frozen ones may be thawed later.
-            if state.is_watched:
-                guard(state)
+            if can_guard(state.parameter):  # Frozen ones too: they may be thawed later.
+                guard(state.update, Phase.WATCHED)
 
-    def see(self, state: ParameterState) -> None:
+    def see(self, update: DeferredUpdate) -> None:
         """A forward pass has used a parameter that is watched."""
-        state.is_watched = False
-        state.is_seen = True
+        update.is_seen = True
         if self.is_recording:
-            state.place = self._uses
+            update.state.place = self._uses
             self._uses += 1
-        unguard(state)
+        unguard(update)
 
     def stop(self) -> tuple[list[int], list[int]]:
         """After the step: parameters (indices) in order of first use, and those not seen in use.
@@ -50,5 +47,5 @@ class OrderOfUse:
         """
         self.is_recording = False
         ordered = sorted(self._states, key=lambda state: (state.place, state.index))
-        unseen = [state.index for state in ordered if not state.is_seen]
+        unseen = [s.index for s in ordered if s.update is None or not s.update.is_seen]
         return [state.index for state in ordered], unseen

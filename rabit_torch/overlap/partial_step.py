@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rabit_torch.parameter_state import HyperParameters, ParameterState
+from rabit_torch.parameter_state import DeferredUpdate, HyperParameters
 
 __all__ = ["PartialStep", "why_coupled"]
 
@@ -63,14 +63,12 @@ class PartialStep:
             for group in self._optimizer.param_groups
         ]
 
-    def update(self, states: Sequence[ParameterState], hyper_parameters: HyperParameters) -> None:
+    def update(self, updates: Sequence[DeferredUpdate], hyper_parameters: HyperParameters) -> None:
         """Updates parameters with the gradients and hyper-parameters of their step.  Not guarded."""
         groups: dict[int, list[torch.Tensor]] = {}
-        for state in states:
-            groups.setdefault(state.param_group, []).append(state.parameter)
-        early = [state.early for state in states if state.early is not None]
-        for part in early:
-            part.pause()
+        for update in updates:
+            groups.setdefault(update.param_group, []).append(update.state.parameter)
+        states = [update.state for update in updates]
         before = [state.parameter.grad for state in states]
         for state in states:
             state.parameter.grad = state.grad
@@ -79,8 +77,6 @@ class PartialStep:
         finally:
             for state, grad in zip(states, before, strict=True):
                 state.parameter.grad = grad
-            for part in early:
-                part.resume()
 
     def run(self, groups: dict[int, list[torch.Tensor]], hyper_parameters: HyperParameters) -> None:
         """Steps the parameters of `groups` (by number of their group) with their own `.grad`."""

@@ -17,13 +17,12 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
-from rabit_torch.overlap.tied import TiedTable, reduce_plainly, stop_listening
-from rabit_torch.parameter_state import ParameterState
+from rabit_torch.parameter_state import DeferredUpdate, Phase
 
 __all__ = ["can_guard", "guard", "make_ready", "unguard"]
 
 _no_torch_function: Any = torch._C.DisableTorchFunctionSubclass
-_KEY = "_rabit_state"
+_KEY = "_rabit_update"
 
 
 def _getters(*names: str) -> list[Any]:
@@ -105,13 +104,13 @@ def _torch_function(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         with _no_torch_function():
             return func(*args, **kwargs)
     first = args[0] if args else None
-    state: ParameterState | None = first.__dict__.get(_KEY) if type(first) in _PLAIN else None
-    if state is not None and func == _GRAD_GET:
-        state.owner.gradient_is_read(state)
+    update: DeferredUpdate | None = first.__dict__.get(_KEY) if type(first) in _PLAIN else None
+    if update is not None and func == _GRAD_GET:
+        update.owner.gradient_is_read(update)
         with _no_torch_function():
             return func(*args, **kwargs)
-    if state is not None and func in _GRAD_CHANGES:
-        state.owner.gradient_is_replaced(state)
+    if update is not None and func in _GRAD_CHANGES:
+        update.owner.gradient_is_replaced(update)
         with _no_torch_function():
             return func(*args, **kwargs)
     is_still_guarded = False
@@ -142,7 +141,15 @@ class _Guarded:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         with _let_go(self) as parameter:
-            return reduce_plainly(parameter, protocol)
+            return _reduce_plainly(parameter, protocol)
+
+
+def _reduce_plainly(parameter: torch.Tensor, protocol: int) -> tuple[Any, ...]:
+    """What pickles `parameter`, which is of its own class now and will not be after the return."""
+    rebuild, arguments = parameter.__reduce_ex__(protocol)[:2]  # type: ignore[no-untyped-call]
+    # The attributes must not be those of the parameter, which gets more of them again.
+    own = parameter.__dict__
+    return rebuild, tuple(dict(value) if value is own else value for value in arguments)
 
 
 class GuardedParameter(_Guarded, torch.nn.Parameter):
@@ -155,7 +162,6 @@ class GuardedTensor(_Guarded, torch.Tensor):
 
 _PLAIN: dict[type, type] = {GuardedParameter: torch.nn.Parameter, GuardedTensor: torch.Tensor}
 _GUARDED: dict[type, type] = {plain: guarded for guarded, plain in _PLAIN.items()}
-_GUARDED[TiedTable] = GuardedParameter
 
 
 def _reduce_for_sharing(guarded: Any) -> Any:
@@ -171,15 +177,15 @@ for _each in _PLAIN:
 @contextlib.contextmanager
 def _let_go(guarded: Any) -> Iterator[Any]:
     """The parameter as what it is, for a copy; what is under way is finished before."""
-    state: ParameterState = guarded.__dict__[_KEY]
-    state.owner.is_copied(state)
-    again = state.is_guarded
-    unguard(state)
+    update: DeferredUpdate = guarded.__dict__[_KEY]
+    update.owner.is_copied(update)
+    phase = update.phase
+    unguard(update)
     try:
         yield guarded
     finally:
-        if again:
-            guard(state)
+        if phase is not Phase.PLAIN:
+            guard(update, phase)
 
 
 def can_guard(parameter: torch.Tensor) -> bool:
@@ -187,24 +193,22 @@ def can_guard(parameter: torch.Tensor) -> bool:
     return type(parameter) in _GUARDED or type(parameter) in _PLAIN
 
 
-def guard(state: ParameterState) -> None:
-    """From here on the owner of `state` is told before the parameter is read."""
-    if not state.is_guarded:
-        if state.early is not None:
-            state.early.pause()
-        state.is_guarded = True
-        state.parameter.__dict__[_KEY] = state
-        state.parameter.__class__ = _GUARDED[type(state.parameter)]
+def guard(update: DeferredUpdate, phase: Phase) -> None:
+    """From here on, in another phase than PLAIN, the owner of `update` hears before the parameter is read."""
+    if update.phase is Phase.PLAIN:
+        parameter: Any = update.state.parameter  # its class changes
+        parameter.__dict__[_KEY] = update
+        parameter.__class__ = _GUARDED[type(parameter)]
+    update.phase = phase
 
 
-def unguard(state: ParameterState) -> None:
-    """Ends `guard`; does nothing if the parameter is not guarded."""
-    if state.is_guarded:
-        state.is_guarded = False
-        state.parameter.__class__ = _PLAIN[type(state.parameter)]
-        state.parameter.__dict__.pop(_KEY, None)
-        if state.early is not None:
-            state.early.resume()
+def unguard(update: DeferredUpdate) -> None:
+    """Ends `guard`, in the phase PLAIN; does nothing in it."""
+    if update.phase is not Phase.PLAIN:
+        update.phase, update.hyper_parameters = Phase.PLAIN, None
+        parameter: Any = update.state.parameter
+        parameter.__class__ = _PLAIN[type(parameter)]
+        parameter.__dict__.pop(_KEY, None)
 
 
 def make_ready(parameters: Iterable[torch.Tensor]) -> None:
@@ -213,9 +217,7 @@ def make_ready(parameters: Iterable[torch.Tensor]) -> None:
     For the entry of code that reads parameters without torch's Python operations: compiled blocks,
     TorchScript, extensions.  Afterwards none of them is guarded, unless its gradient travels.
     """
-    parameters = list(parameters)
     for parameter in parameters:
         if type(parameter) in _PLAIN:
-            state: ParameterState = parameter.__dict__[_KEY]
-            state.owner.value_is_read(state, make_ready)
-    stop_listening(parameters)
+            update: DeferredUpdate = parameter.__dict__[_KEY]
+            update.owner.value_is_read(update, make_ready)

@@ -11,48 +11,41 @@ import pytest
 import torch
 
 from rabit_torch.optimizer.arrivals import GradientArrivals
-from rabit_torch.parameter_state import Pack, ParameterState
+from rabit_torch.optimizer.requests import Reduction
+from rabit_torch.parameter_state import ParameterState
 
-ROUNDS, MEMBERS = 20, 16
-
-
-class SlowPack(Pack):
-    """Other threads run between the reading of `arrived` and the writing."""
-
-    @property
-    def arrived(self):
-        count = self.count
-        time.sleep(0)
-        return count
-
-    @arrived.setter
-    def arrived(self, count):
-        self.count = count
+ROUNDS, PARAMETERS = 20, 64
 
 
-class Sender:
+class Queue:
     """Counts what is sent; two threads in it at once would make the counts wrong."""
 
     def __init__(self):
         self.sent, self.pending, self.pending_bytes = [], [], 0
+        self.packs = []
 
-    def note_kind(self, state, grad):
-        state.dtype, state.count = grad.dtype, grad.numel()
-
-    def queue(self, state):
+    def add(self, state):
         pending = list(self.pending)
         time.sleep(0)
         self.pending = [*pending, state.name]
         self.pending_bytes += state.bytes
 
-    def flush(self, is_halved):
+    def flush(self):
         pending = self.pending
         time.sleep(0)
         self.sent += pending
         self.pending, self.pending_bytes = [], 0
 
-    def send_pack(self, pack, is_halved):
-        self.sent.append(pack.name)
+    def next_step(self):
+        self.sent = []
+
+
+class Requests:
+    reduction = Reduction()
+    engine = SimpleNamespace(joins=0)
+
+    def note_kind(self, state, grad):
+        state.kind = (grad.dtype, grad.numel())
 
 
 @pytest.fixture
@@ -66,31 +59,23 @@ def many_switches():
 def test_each_gradient_is_sent_once_by_two_threads(many_switches):
     """Autograd has a thread for each device."""
     states = []
-    for index in range(4 * MEMBERS):
+    for index in range(PARAMETERS):
         parameter = torch.nn.Parameter(torch.zeros(1 if index % 2 else 64 * 1024))
         parameter.grad = torch.zeros_like(parameter)
         states.append(ParameterState(parameter, f"gradient.{index}", index, None))
-    pack = SlowPack(states[1::2], "gradient")
-    for state in pack.states:
-        state.pack = pack
-    sender = Sender()
-    mode = SimpleNamespace(crossing=None, sends_in_backward=True, is_halved=False)
+        states[-1].route = SimpleNamespace(stream=None)
+    queue = Queue()
+    mode = SimpleNamespace(crossing=None, sends_in_backward=True)
+    meetings = SimpleNamespace(meeting=SimpleNamespace(joins=0, is_open=False))
     arrivals = GradientArrivals(
-        SimpleNamespace(states=states, packs=[pack]),
-        sender,
-        None,
-        mode,
-        SimpleNamespace(before_gradients=lambda: None),
-        sparse_as_dense=False,
-        waits_after_backward=False,
+        SimpleNamespace(states=states, packs=[]), Requests(), queue, mode, meetings
     )
-    wanted = sorted([pack.name, *(state.name for state in states[::2])])
+    wanted = sorted(state.name for state in states)
 
     for _ in range(ROUNDS):
         for state in states:
             state.grad = None
         arrivals.next_step()
-        sender.sent = []
         begin = threading.Barrier(2)
 
         def deliver(mine, begin=begin):
@@ -100,12 +85,11 @@ def test_each_gradient_is_sent_once_by_two_threads(many_switches):
 
         half = len(states) // 2
         threads = [
-            threading.Thread(target=deliver, args=(each,))
-            for each in (states[:half], states[half:])
+            threading.Thread(target=deliver, args=(mine,)) for mine in (states[:half], states[half:])
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        arrivals.flush()
-        assert sorted(sender.sent) == wanted
+        queue.flush()
+        assert sorted(queue.sent) == wanted

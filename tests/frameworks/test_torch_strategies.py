@@ -193,9 +193,12 @@ for spec in ("sign:block=64,small=0", "bytegrad:small=0"):
     ]
 
 
+from rabit_torch.optimizer.method import ByMethod
+
+
 def coroutines(dtype):
     _, optimizer = make("topk:ratio=0.1,small=512", dtype=dtype)
-    return sum(state.slot is not None for state in optimizer._rabit_reducer.states)
+    return sum(isinstance(state.route, ByMethod) for state in optimizer._rabit_reducer.states)
 
 
 report([results, coroutines(torch.float32), coroutines(torch.float64)])

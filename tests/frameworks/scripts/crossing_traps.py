@@ -447,7 +447,7 @@ def trap_15_ranks_use_parameters_in_different_orders():
     check(len(set(map(tuple, rabit.allgather_object(places)))) == 1, "ranks order differently")
     check(places[:4] == [4, 5, 2, 3], places)  # rank 0 used "ba" in step 0
     urgent = wrap(make(Branches), priorities={"a.bias": 1000})
-    check(urgent._rabit_reducer._sender._request(urgent._rabit_reducer.states[1]).priority == 1000)
+    check(urgent._rabit_reducer._requests.of(urgent._rabit_reducer.states[1]).priority == 1000)
     fails(rabit.InvalidArgument, lambda: wrap(make(), priorities={"nobody": 1}), "nobody")
 
 
@@ -759,13 +759,13 @@ def trap_32_priorities_are_the_order_of_first_use():
     by_place = sorted(reducer.states, key=lambda state: state.place)
     names = [reducer.names[state.parameter].split(".")[0] for state in by_place]
     check(list(dict.fromkeys(names)) == ["rise", "layer", "attend", "recur", "head"], names)
-    priorities = [reducer._sender._request(state).priority for state in by_place]
+    priorities = [reducer._requests.of(state).priority for state in by_place]
     check(
         priorities == sorted(priorities, reverse=True) and len(set(priorities)) == len(priorities)
     )
     for pack in reducer._layout.packs:
         places = sorted(state.place for state in pack.states)
-        urgent = reducer._sender._request(by_place[places[0]]).priority
+        urgent = reducer._requests.of(by_place[places[0]]).priority
         check(pack.batch.structs[0].priority == urgent, pack.name)
 
 
