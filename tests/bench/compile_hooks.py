@@ -1,19 +1,14 @@
-"""When gradients come out of the backward pass, for each way to compile a model.
-
-python tests/bench/compile_hooks.py [--backend aot_eager|inductor] [--steps 9]
-One process, one thread: twelve blocks (LayerNorm, Linear, ReLU) of width 512, batch 64.  Prints, of the median
-step, the position of the first, the median and the last gradient in % of the backward pass, and its time.
-"""
+"""When gradients come out of the backward pass."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import statistics
 import time
 from typing import Any
 
 import torch
+from harness import case, table
 from torch import nn
 from torch._dynamo import compiled_autograd
 
@@ -72,22 +67,25 @@ def positions(mode: str, backend: str, steps: int) -> tuple[float, float, float,
     return first, middle, last, milliseconds, [index for _, index in arrived[:5]]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--backend", default="aot_eager")
-    parser.add_argument("--steps", type=int, default=9)
-    arguments = parser.parse_args()
+@case(backend="aot_eager", steps=9)
+def compile_hooks(o: Any) -> None:
+    """When gradients come out of the backward pass, for each way to compile a model.
+
+    One process, one thread: twelve blocks (LayerNorm, Linear, ReLU) of width 512, batch 64.  Of the median step: the
+    position of the first, the median and the last gradient in % of the backward pass, its time, and the first five.
+    """
     torch.set_num_threads(1)
-    print(f"torch {torch.__version__}, {arguments.backend}: % of backward, first / median / last")
+    rows = []
     for mode in ("eager", "whole", "whole, compiled autograd", "blocks", "split"):
-        first, middle, last, milliseconds, order = positions(
-            mode, arguments.backend, arguments.steps
-        )
-        print(
-            f"| {mode} | {first:.0f} / {middle:.0f} / {last:.0f} | {milliseconds:.0f} ms | "
-            f"{' '.join(map(str, order))} |"
-        )
-
-
-if __name__ == "__main__":
-    main()
+        *places, milliseconds, order = positions(mode, o.backend, o.steps)
+        shown = " / ".join(f"{place:.0f}" for place in places)
+        rows.append([mode, shown, f"{milliseconds:.0f} ms", " ".join(map(str, order))])
+    table(
+        [
+            f"torch {torch.__version__}, {o.backend}",
+            "first / median / last, %",
+            "backward",
+            "order",
+        ],
+        rows,
+    )

@@ -27,8 +27,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import shaped_links
 import torch
+from harness import links as shaped_links
 from schedule_device import Device
 from schedule_model import Job, shortest
 from schedule_shapes import SHAPES, scaled

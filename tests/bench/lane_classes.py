@@ -1,6 +1,4 @@
-"""Operations of a fast backend, beside those of a slow one and alone, in turns.
-
-    sudo python tests/bench/lane_classes.py [--rate 1G] [--sizes 4K,64K,1M]
+"""Lanes of a fast backend beside those of a slow one.
 
 Two hosts, which are namespaces, have two ranks each.  Those of the first exchange with each other through
 shared memory (backend builtin, a process set), while sums of 16 MiB over all ranks cross the link of the given
@@ -18,25 +16,20 @@ part of the ratio, for plain sockets as well.  The links are made as cheap as ca
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import select
 import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import shaped_links
-import shaped_ranks
-from peers import parse_size, show_size, show_time
-from schedule import parse_rate
+from harness import case, lab_or_stop, on_ranks, rate, show_size, show_time, sizes, table
+from harness import links as shaped_links
 
 SLOW_BYTES = 16 << 20
 SLOW_THREAD = "rabit-ps"
@@ -134,9 +127,10 @@ class Plain:
             self._process = self._start(f"{host}:{port}")
 
     def _start(self, peer: str) -> subprocess.Popen[str]:
-        words = [sys.executable, __file__, "--flow", peer]
+        words = [sys.executable, "-c", f"import lane_classes; lane_classes.flow({peer!r})"]
         pipe = subprocess.PIPE
-        process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, bufsize=1)
+        here = Path(__file__).parent
+        process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, bufsize=1, cwd=here)
         os.sched_setaffinity(process.pid, self._processors)
         return process
 
@@ -235,33 +229,37 @@ def measure(size: int, turns: int, near: Any, processors: Processors) -> dict[st
     return {"size": size, "times": found, "slow_rate": slow.ended * SLOW_BYTES / slow_s}
 
 
-def work(task: dict[str, Any]) -> None:
+def lane_classes_rank(o: Any) -> list[dict[str, Any]]:
+    os.environ |= {"RABIT_BACKEND": "builtin,ps"}
     import rabit
 
     rabit.init()
     near = rabit.add_process_set(rabit.ProcessSet([0, 1], backend="builtin"))
     places = {place: Processors.of(place) for place in (APART, SHARED)}
     rows = [
-        measure(size, task["turns"], near, processors) | {"place": place}
+        measure(size, o.turns, near, processors) | {"place": place}
         for place, processors in places.items()
-        for size in task["sizes"]
+        for size in o.sizes
     ]
     classes = rabit.statistics()["lane_classes"]
     assert classes["ps"]["issued"] > 0 and classes["builtin"]["issued"] > 0, classes
-    Path(task["results"], f"{rabit.rank()}.json").write_text(json.dumps(rows))
     rabit.shutdown()
+    return rows
 
 
-def show(options: argparse.Namespace, reports: list[list[dict[str, Any]]]) -> bool:
+@case(rate=rate("1G"), sizes=sizes("4K,64K,1M", "of the fast operations"), turns=9, timeout=300.0)
+def lane_classes(o: Any) -> bool:
+    """Operations of a fast backend, beside those of a slow one and alone, in turns."""
+    # With segments of 8 KiB, shapers and bridge took a processor at 1 Gbit/s, and ranks waited for that.
+    with lab_or_stop(2, o.rate, shaped_links.LONG_QUEUE_SECONDS) as lab:
+        run = shaped_links.in_lab(lab, o.timeout, ranks_per_host=RANKS_PER_HOST)
+        reports = on_ranks(lane_classes_rank, o, 2 * RANKS_PER_HOST, run=run)
+        dropped = sum(lab.dropped())
     print(
-        f"2 ranks on each of 2 hosts, links of {options.rate / 1e6:g} Mbit/s, "
-        f"{IN_FLIGHT} x {show_size(SLOW_BYTES)} in flight on them, {options.turns} turns"
+        f"2 ranks on each of 2 hosts, links of {o.rate / 1e6:g} Mbit/s, {IN_FLIGHT} x {show_size(SLOW_BYTES)} "
+        f"in flight on them, {o.turns} turns, {dropped} packets were dropped at the links"
     )
-    print(
-        f"{'processors':>10}{'bytes':>10}{'alone':>12}{'plain':>12}{'beside':>12}"
-        f"{'plain':>8}{'beside':>8}{'slow MB/s':>12}"
-    )
-    fits = True
+    fits, rows = True, []
     for row in zip(*reports, strict=True):
         times = {
             way: [max(turn) for turn in zip(*(each["times"][way] for each in row[:2]), strict=True)]
@@ -275,42 +273,10 @@ def show(options: argparse.Namespace, reports: list[list[dict[str, Any]]]) -> bo
         }
         if row[0]["place"] == APART:
             fits = fits and ratios["beside"] <= MOST
-        print(
-            f"{row[0]['place']:>10}{show_size(row[0]['size']):>10}"
-            + "".join(f"{show_time(statistics.median(each)):>12}" for each in times.values())
-            + "".join(f"{each:8.2f}" for each in ratios.values())
-            + f"{row[0]['slow_rate'] / 1e6:12.1f}"
-        )
+        medians = (show_time(statistics.median(each)) for each in times.values())
+        slow = f"{row[0]['slow_rate'] / 1e6:.1f}"
+        shares = (f"{each:.2f}" for each in ratios.values())
+        rows.append([f"{row[0]['place']} {show_size(row[0]['size'])}", *medians, *shares, slow])
+    table(["processors, bytes", *WAYS, "plain", "beside", "slow MB/s"], rows)
     print(f"apart at most {MOST}: {'met' if fits else 'missed'}")
     return fits
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--rate", type=parse_rate, default="1G", help="of each link, as 1G")
-    parser.add_argument("--sizes", default="4K,64K,1M", help="of the fast operations, in bytes")
-    parser.add_argument("--turns", type=int, default=9)
-    parser.add_argument("--timeout", type=float, default=300, help="seconds for all of it")
-    parser.add_argument("--flow", help=argparse.SUPPRESS)
-    if "--flow" in sys.argv:
-        flow(sys.argv[-1])
-        return 0
-    options = shaped_ranks.options_of(parser, work)
-    os.environ |= {"RABIT_BACKEND": "builtin,ps"}
-    sizes = [parse_size(each) for each in options.sizes.split(",")]
-    task = {"sizes": sizes, "turns": options.turns}
-    with (
-        # With segments of 8 KiB, shapers and bridge took a processor at 1 Gbit/s, and ranks waited for that.
-        shaped_links.build(2, options.rate, shaped_links.LONG_QUEUE_SECONDS) as lab,
-        tempfile.TemporaryDirectory() as folder,
-    ):
-        reports = shaped_ranks.run_task(
-            lab, Path(folder), __file__, task, options.timeout, ranks_per_host=RANKS_PER_HOST
-        )
-        dropped = sum(lab.dropped())
-    print(f"{dropped} packets were dropped at the links")
-    return 0 if show(options, reports) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,51 +1,40 @@
-"""Processor time of gradient methods; where the engine has the codec, against the same in NumPy.
-
-    OMP_NUM_THREADS=1 python tests/bench/method_costs.py
-
-Two ranks that are threads of this process, one parameter of 16 MiB; nanoseconds of processor time for
-each element and rank in a step, everything included; the better of two runs, in turns.
-"""
+"""Processor time of gradient methods."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from functools import partial
+from typing import Any
 
 import numpy as np
+from harness import case, table, turns, words
 
 import rabit.strategies as methods
 from rabit.testing import run_ranks
 
-COUNT = 1 << 22
-RANKS, STEPS, TURNS = 2, 3, 2
+COUNT, RANKS, STEPS = 1 << 22, 2, 3
 SPECS = (
-    "qsgd:bits=8",
-    "qsgd:bits=4",
-    "nuqsgd:bits=4",
-    "fp8",
-    "natural",
-    "terngrad:clip=0",
-    "bytegrad",
-    "sign",
-    "topk:ratio=0.01",
+    "mean,alq,amq,onebit,wangni,demo,lowprecision,adasum,randomk,qsgd:bits=8,qsgd:bits=4,nuqsgd:bits=4,fp8,natural,"
+    "terngrad:clip=0,bytegrad,sign,topk:ratio=0.01"
 )
-# What has no counterpart.
-OTHERS = ("alq", "amq", "onebit", "wangni", "demo", "lowprecision", "adasum", "randomk")
 
 
-def cost(strategy: Callable[[], methods.Strategy]) -> float:
+@case(specs=words(SPECS), turns=2)
+def method_costs(o: Any) -> None:
+    """Nanoseconds of processor time for each element and rank in a step of a method, everything included.
+
+    Two ranks that are threads of this process, one parameter of 16 MiB; the better of the turns.  OMP_NUM_THREADS=1.
+    """
+    found = turns({spec: lambda spec=spec: cost(spec) for spec in o.specs}, o.turns, warm=0)
+    table(["", "ns an element"], [[spec, f"{min(costs):.1f}"] for spec, costs in found.items()])
+
+
+def cost(spec: str) -> float:
     started = [0.0]
 
-    def on_rank(engine):
-        gradient = np.random.default_rng(engine.rank).standard_normal((COUNT // 1024, 1024))
-        gradient = gradient.astype(np.float32)
+    def on_rank(engine: Any) -> float:
+        gradient = np.random.default_rng(engine.rank).standard_normal((COUNT // 1024, 1024), np.float32)
         trainer = methods.ArrayTrainer(
-            {"w": np.zeros_like(gradient)},
-            strategy(),
-            lr=1.0,
-            update=lambda slot: None,
-            engine=engine,
+            {"w": np.zeros_like(gradient)}, methods.make(spec), lr=1.0, update=lambda slot: None, engine=engine
         )
         for _ in range(2):  # Levels are fitted in the second step.
             trainer.step({"w": gradient})
@@ -57,27 +46,3 @@ def cost(strategy: Callable[[], methods.Strategy]) -> float:
 
     ended = max(run_ranks(RANKS, on_rank, timeout=300))
     return (ended - started[0]) / STEPS / RANKS / COUNT * 1e9
-
-
-def in_numpy(exchange: methods.Exchange) -> methods.Exchange:
-    if isinstance(exchange, methods.ErrorFeedback):
-        return methods.ErrorFeedback(in_numpy(exchange.inner))
-    assert isinstance(exchange, methods.InEngine)
-    return exchange.otherwise
-
-
-def main() -> None:
-    print(f"{'method':20}{'engine':>10}{'NumPy':>10}   ns of processor time an element")
-    print(f"{'mean':20}{cost(partial(methods.make, 'mean')):10.1f}")
-    for spec in OTHERS:
-        print(f"{spec:20}{min(cost(partial(methods.make, spec)) for _ in range(TURNS)):10.1f}")
-    for spec in SPECS:
-        exchange = methods.make(spec).exchange.inner
-        ways = [partial(methods.Synchronous, each) for each in (exchange, in_numpy(exchange))]
-        costs = [[cost(way) for way in ways] for _ in range(TURNS)]
-        engine, numpy = (min(each) for each in zip(*costs, strict=True))
-        print(f"{spec:20}{engine:10.1f}{numpy:10.1f}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

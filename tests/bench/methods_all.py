@@ -48,23 +48,28 @@ class Part:
 def parts_of(options: argparse.Namespace) -> list[Part]:
     folder, guide = options.folder, HERE.parents[1] / "docs" / "guides" / "methods"
     text, digits, peers = (folder / f"{each}.json" for each in ("text", "digits", "peers"))
-    text_links, slow, fast = (folder / f"{each}.json" for each in ("text_links", "links_100M", "links_1G"))
+    text_links, slow, fast = (
+        folder / f"{each}.json" for each in ("text_links", "links_100M", "links_1G")
+    )
     steps = options.text_steps * options.text_seeds / MEASURED_STEPS
     letters = ["--steps", str(options.text_steps), "--seeds", str(options.text_seeds)]
     return [
-        Part("accuracy on digits", MINUTES["digits"], ["methods_digits.py", "--save", digits], beside=True),
-        Part("letters", MINUTES["text"] * steps, ["methods_text.py", *letters, "--save", text]),
-        Part("steps of letters on a slow link", MINUTES["text_links"], ["methods_text_links.py", "--save", text_links]),
+        Part("accuracy on digits", MINUTES["digits"], [".", "methods_digits", "--save", digits], beside=True),
+        Part("letters", MINUTES["text"] * steps, [".", "methods_text", *letters, "--save", text]),
+        Part(
+            "steps of letters on a slow link", MINUTES["text_links"],
+            [".", "methods_text_links", "--save", text_links],
+        ),
         Part("picture of letters", 0.1, ["methods_curves.py", text, options.picture, "--links", text_links]),
         *(
             Part(
                 f"links of {rate}bit/s", MINUTES[rate],
-                ["methods_links.py", "--rate", rate, "--steps", count, "--save", path], path,
+                [".", "methods_links", "--rate", rate, "--steps", count, "--save", path], path,
             )
             for rate, count, path in (("100M", "1", slow), ("1G", "2", fast))
         ),
-        Part("who waits for a slow rank", MINUTES["waits"], ["methods_waits.py", "--save", folder / "waits.json"]),
-        Part("torch's own hooks", MINUTES["peers"], ["methods_peers.py", "--save", peers], peers),
+        Part("who waits for a slow rank", MINUTES["waits"], [".", "methods_waits", "--save", folder / "waits.json"]),
+        Part("torch's own hooks", MINUTES["peers"], [".", "methods_peers", "--save", peers], peers),
         Part(
             "picture of links", 0.1,
             ["methods_picture.py", slow, fast, "--digits", digits, "--picture", guide / "measured.svg"],
@@ -74,7 +79,15 @@ def parts_of(options: argparse.Namespace) -> list[Part]:
     ]  # fmt: skip
 
 
-MINUTES = {"digits": 7.3, "text": 4.7, "text_links": 2.5, "100M": 2.4, "1G": 0.8, "waits": 0.4, "peers": 1.2}
+MINUTES = {
+    "digits": 7.3,
+    "text": 4.7,
+    "text_links": 2.5,
+    "100M": 2.4,
+    "1G": 0.8,
+    "waits": 0.4,
+    "peers": 1.2,
+}
 
 
 def run(parts: Sequence[Part]) -> int:

@@ -1,27 +1,15 @@
-"""Accuracy of gradient methods on handwritten digits, beside what their formulas reach in simulation.
-
-    python tests/bench/methods_digits.py [--seeds 3] [--methods qsgd,topk] [--save build/digits.json]
-
-4 ranks that are processes, DistributedOptimizer, MLP 64-256-10 in float32, 16 images a rank, 660 steps,
-learning rate with 40 steps of warm-up and then cosine, momentum 0.9 unless a method has its own.
-Two things are asked of a method.  Its accuracy is not more than 0.6 points below that of the same formulas
-in float64 NumPy with simulated ranks, or three standard deviations, of 0.5 points at most; where no simulation
-was made, of plain SGD or Adam.  And a rank sends the bytes of its formula, within 5 per cent.
-With --save, methods that the file has are not measured again.  Needs scikit-learn, for its digits.
-"""
+"""Accuracy of gradient methods on handwritten digits."""
 
 from __future__ import annotations
 
-import argparse
 import math
-import os
-import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from harness import Option, case, on_ranks, words
 from methods_bytes import bytes_of_engine
 from methods_rows import Rows
 
@@ -203,9 +191,9 @@ def dataset() -> Any:
     return images, labels, test_images, test_labels
 
 
-def chosen(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+def chosen(options: Any) -> dict[str, dict[str, Any]]:
     """Settings by method, of those that are asked for."""
-    wanted = options.methods.split(",") if options.methods else []
+    wanted = options.methods
     return {
         spec: {**asdict(way), "seeds": options.seeds}
         for spec, way in TABLE.items()
@@ -213,7 +201,7 @@ def chosen(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     }
 
 
-def rank_main(options: argparse.Namespace) -> None:
+def methods_digits_rank(options: Any) -> None:
     import torch
 
     import rabit_torch as rabit
@@ -221,7 +209,7 @@ def rank_main(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     rabit.init()
     data, settings = dataset(), chosen(options)
-    rows = Rows(options.save if rabit.rank() == 0 else None)
+    rows = Rows(Path(options.save) if options.save and rabit.rank() == 0 else None)
     specs = rabit.broadcast_object(rows.missing(settings), root_rank=0, name="methods")
     begin = time.monotonic()
     for done, spec in enumerate(specs, 1):
@@ -264,19 +252,21 @@ def conclude(settings: dict[str, dict[str, Any]], rows: Rows) -> None:
     print("\n".join(short), flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--methods", default="", help="some of them, with commas between")
-    parser.add_argument("--save", type=Path, help="a JSON file; what it has is not measured again")
-    options = parser.parse_args()
-    if "RABIT_RANK" in os.environ:
-        rank_main(options)
-        return
-    job = ["-m", "rabit.launch", "-np", str(RANKS), "--transport", "tcp"]
-    command = [sys.executable, *job, "--allreduce-algorithm", "ring", sys.executable, __file__]
-    sys.exit(subprocess.run([*command, *sys.argv[1:]], check=False).returncode)
+@case(
+    seeds=3,
+    methods=words("", "some of them"),
+    save=Option("", help="a JSON file; what it has is not measured again"),
+)
+def methods_digits(o: Any) -> None:
+    """Accuracy of gradient methods on handwritten digits, beside what their formulas reach in simulation.
 
-
-if __name__ == "__main__":
-    main()
+    4 ranks that are processes, DistributedOptimizer, MLP 64-256-10 in float32, 16 images a rank, 660 steps,
+    learning rate with 40 steps of warm-up and then cosine, momentum 0.9 unless a method has its own.
+    Two things are asked of a method.  Its accuracy is not more than 0.6 points below that of the same formulas
+    in float64 NumPy with simulated ranks, or three standard deviations, of 0.5 points at most; where no simulation
+    was made, of plain SGD or Adam.  And a rank sends the bytes of its formula, within 5 per cent.
+    With --save, methods that the file has are not measured again.  Needs scikit-learn, for its digits.
+    """
+    on_ranks(
+        methods_digits_rank, o, RANKS, flags=["--transport", "tcp", "--allreduce-algorithm", "ring"]
+    )

@@ -1,6 +1,4 @@
-"""What gradient methods cost on slow links: seconds and bytes of a step, beside torch's own hooks on gloo.
-
-    sudo python tests/bench/methods_links.py [--rate 100M] [--mebibytes 16] [--save build/links.json]
+"""What gradient methods cost on slow links.
 
 Every rank is a process in a network namespace whose link is shaped.  The model is square matrices whose
 gradients are random numbers that cost nothing to compute, so that a step is encoding and communication.
@@ -10,22 +8,19 @@ headers and acknowledgements.  `formula` is what a rank sends by the method's ow
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import shaped_links
-import shaped_ranks
+from harness import Option, case, lab_or_stop, on_ranks, rate
+from harness import links as shaped_links
 from methods_bytes import bytes_of_engine
-from schedule import parse_rate
 
 import rabit
 from rabit import strategies
@@ -193,19 +188,16 @@ def join_gloo(where: str) -> None:
     dist.init_process_group("gloo", init_method=where, rank=rabit.rank(), world_size=rabit.size())
 
 
-def work(task: dict[str, Any]) -> None:
+def methods_links_rank(o: Any) -> dict[str, list[list[float]]]:
     rabit.init()
-    if any(name.startswith("ddp") for name in task["ways"]):
-        join_gloo(task["gloo"])
-    ways = {
-        name: (Peer if name.startswith("ddp") else Method)(name, task["count"])
-        for name in task["ways"]
-    }
+    if any(name.startswith("ddp") for name in o.chosen):
+        join_gloo(f"file://{o.folder}/gloo")
+    ways = {name: (Peer if name.startswith("ddp") else Method)(name, o.count) for name in o.chosen}
     found: dict[str, list[list[float]]] = {name: [] for name in ways}
-    for turn in range(task["turns"] + 1):
+    for turn in range(o.turns + 1):
         for name, way in ways.items():
             # The first turn warms up, through the phases with which some begin: it is not counted.
-            count = max(task["steps"] if turn else warmup(name), way.every)
+            count = max(o.steps if turn else warmup(name), way.every)
             rabit.barrier()
             before, counted, begin = bytes_sent(), bytes_of_engine(rabit), time.perf_counter()
             way.steps(count)
@@ -217,28 +209,14 @@ def work(task: dict[str, Any]) -> None:
                 found[name].append([seconds, *(each / count for each in bytes_of_step)])
             if rabit.rank() == 0:
                 print(f"turn {turn} {name}: {seconds:.4f} s", file=sys.stderr, flush=True)
-            Path(task["results"], f"{rabit.rank()}.json").write_text(json.dumps(found))
+            # What was measured counts, also if the ranks are ended by the clock.
+            Path(o.folder, f"{rabit.rank()}.json").write_text(json.dumps(found))
     rabit.barrier()
     rabit.shutdown()
+    return found
 
 
-def launch(options: argparse.Namespace) -> list[dict[str, list[list[float]]]]:
-    with (
-        shaped_links.build(
-            options.ranks, options.rate, segment_bytes=shaped_links.SEGMENT_BYTES
-        ) as lab,
-        tempfile.TemporaryDirectory() as at,
-    ):
-        task = {
-            "count": max(1, options.mebibytes // (4 * SIDE * SIDE >> 20)),
-            "ways": options.ways.split("+") if options.ways else list(WAYS),
-            "turns": options.turns,
-            "steps": options.steps,
-        }
-        return shaped_ranks.run_task(lab, Path(at), __file__, task, options.timeout)
-
-
-def rows_of(options: argparse.Namespace, reports: list[Any]) -> list[dict[str, Any]]:
+def rows_of(options: Any, reports: list[Any]) -> list[dict[str, Any]]:
     size = (options.mebibytes << 20) // (4 * SIDE * SIDE) * 4 * SIDE * SIDE
     rows, w = [], options.ranks
     for name in reports[0]:
@@ -260,7 +238,9 @@ def rows_of(options: argparse.Namespace, reports: list[Any]) -> list[dict[str, A
                 "bytes": sent,
                 "engine_bytes": None if name.startswith("ddp") else counted,
                 "formula": size * formula(options.ranks) if formula else None,
-                "formula_most": max(1.0, math.log2(w) / added(32)(w)) if name == SMALL_SUMS else 1.0,
+                "formula_most": max(1.0, math.log2(w) / added(32)(w))
+                if name == SMALL_SUMS
+                else 1.0,
             }
         )
     for row in rows:
@@ -283,7 +263,7 @@ def verdict(rate: float, row: dict[str, Any], rows: list[dict[str, Any]]) -> str
     return "; ".join(misses)
 
 
-def show(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+def show(options: Any, rows: list[dict[str, Any]]) -> None:
     base = {each["method"]: each["seconds"] for each in rows}
     size = options.mebibytes
     print(f"{options.ranks} ranks, {options.rate / 1e6:g} Mbit/s, {size} MiB of gradients")
@@ -297,24 +277,26 @@ def show(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
         print(f"{line}{numbers}  {each['verdict'] or 'ok'}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--rate", type=parse_rate, default=1e8, help="of each link, as 100M")
-    parser.add_argument("--mebibytes", type=int, default=16, help="of gradients, a multiple of 4")
-    parser.add_argument("--ways", default="", help="some of them, with + between")
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=2)
-    parser.add_argument("--timeout", type=float, default=590)
-    parser.add_argument("--save", type=Path, help="a JSON file for methods_picture.py")
-    options = shaped_ranks.options_of(parser, work)
-    rows = rows_of(options, launch(options))
-    show(options, rows)
-    if options.save:
-        options.save.parent.mkdir(parents=True, exist_ok=True)
-        saved = {"rate": options.rate, "mebibytes": options.mebibytes, "rows": rows}
-        options.save.write_text(json.dumps(saved, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+@case(
+    ranks=4,
+    rate=rate("100M"),
+    mebibytes=16,
+    ways=Option("", help="some of them, with + between"),
+    turns=3,
+    steps=2,
+    timeout=590.0,
+    save=Option("", help="a JSON file for methods_picture"),
+)
+def methods_links(o: Any) -> None:
+    """What gradient methods cost on slow links: seconds and bytes of a step, beside torch's own hooks on gloo."""
+    o.count = max(1, o.mebibytes // (4 * SIDE * SIDE >> 20))
+    o.chosen = o.ways.split("+") if o.ways else list(WAYS)
+    with lab_or_stop(o.ranks, o.rate, segment_bytes=shaped_links.SEGMENT_BYTES) as lab:
+        rows = rows_of(
+            o, on_ranks(methods_links_rank, o, o.ranks, run=shaped_links.in_lab(lab, o.timeout))
+        )
+    show(o, rows)
+    if o.save:
+        Path(o.save).parent.mkdir(parents=True, exist_ok=True)
+        saved = {"rate": o.rate, "mebibytes": o.mebibytes, "rows": rows}
+        Path(o.save).write_text(json.dumps(saved, indent=1) + "\n")

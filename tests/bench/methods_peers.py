@@ -1,6 +1,4 @@
-"""Steps a second at equal loss on a slow link: our methods and the hooks of torch's DDP on gloo, in one run.
-
-    sudo python tests/bench/methods_peers.py [--rate 100M] [--save build/peers.json]
+"""Steps a second at equal loss on a slow link.
 
 Every rank is a process in a network namespace whose link is shaped.  Two layers learn what a teacher of the
 same shape does to random inputs: 5 MiB of gradients a step.  All ways begin with the same parameters, see
@@ -10,19 +8,16 @@ not trained on are equal: within a twentieth of what the peer has gained.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-import shaped_links
-import shaped_ranks
 import torch
-from schedule import parse_rate
+from harness import Option, case, lab_or_stop, on_ranks, rate
+from harness import links as shaped_links
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
@@ -109,18 +104,18 @@ def of_torch(name: str, model: nn.Module) -> nn.Module:
     return found
 
 
-def work(task: dict[str, Any]) -> None:
+def methods_peers_rank(o: Any) -> dict[str, dict[str, float]]:
     torch.set_num_threads(1)
     rabit.init()
     torch.distributed.init_process_group(
-        "gloo", init_method=task["gloo"], rank=rabit.rank(), world_size=rabit.size()
+        "gloo", init_method=f"file://{o.folder}/gloo", rank=rabit.rank(), world_size=rabit.size()
     )
-    learners = {name: Learner(name) for name in task["ways"]}
+    learners = {name: Learner(name) for name in o.chosen}
     begin = next(iter(learners.values())).loss()
-    for turn in range(task["turns"]):
+    for turn in range(o.turns):
         for name, learner in learners.items():
             rabit.barrier()
-            learner.steps(task["steps"] + (0 if turn else FIRST))
+            learner.steps(o.steps + (0 if turn else FIRST))
             if rabit.rank() == 0:
                 print(
                     f"turn {turn} {name}: {learner.seconds[-1]:.4f} s", file=sys.stderr, flush=True
@@ -134,10 +129,10 @@ def work(task: dict[str, Any]) -> None:
         }
         for name, each in learners.items()
     }
-    Path(task["results"], f"{rabit.rank()}.json").write_text(json.dumps(found))
     rabit.barrier()
     torch.distributed.destroy_process_group()
     rabit.shutdown()
+    return found
 
 
 def judged(rows: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
@@ -157,26 +152,21 @@ def judged(rows: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--rate", type=parse_rate, default=1e8, help="of each link, as 100M")
-    parser.add_argument("--ways", default="", help="some of them, with + between")
-    parser.add_argument("--turns", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--timeout", type=float, default=400)
-    parser.add_argument("--save", type=Path, help="a JSON file for methods_verdict.py")
-    options = shaped_ranks.options_of(parser, work)
-    ways = options.ways.split("+") if options.ways else list(WAYS)
-    task = {"ways": ways, "turns": options.turns, "steps": options.steps}
-    with (
-        shaped_links.build(
-            options.ranks, options.rate, segment_bytes=shaped_links.SEGMENT_BYTES
-        ) as lab,
-        tempfile.TemporaryDirectory() as at,
-    ):
-        rows = shaped_ranks.run_task(lab, Path(at), __file__, task, options.timeout)[0]
-    print(f"{options.ranks} ranks, {options.rate / 1e6:g} Mbit/s, 5 MiB of gradients")
+@case(
+    ranks=4,
+    rate=rate("100M"),
+    ways=Option("", help="some of them, with + between"),
+    turns=2,
+    steps=10,
+    timeout=400.0,
+    save=Option("", help="a JSON file for methods_verdict"),
+)
+def methods_peers(o: Any) -> None:
+    """Steps a second at equal loss on a slow link: our methods and the hooks of torch's DDP on gloo, in one run."""
+    o.chosen = o.ways.split("+") if o.ways else list(WAYS)
+    with lab_or_stop(o.ranks, o.rate, segment_bytes=shaped_links.SEGMENT_BYTES) as lab:
+        rows = on_ranks(methods_peers_rank, o, o.ranks, run=shaped_links.in_lab(lab, o.timeout))[0]
+    print(f"{o.ranks} ranks, {o.rate / 1e6:g} Mbit/s, 5 MiB of gradients")
     for name, row in rows.items():
         print(
             f"{name:28}{row['seconds']:9.4f} s a step, {row['processor_seconds']:.4f} of a processor, "
@@ -187,11 +177,7 @@ def main() -> None:
         print(
             f"{each['ours']} takes {each['times']:.2f} times the steps of {each['peer']}: {each['says']}"
         )
-    if options.save:
-        options.save.parent.mkdir(parents=True, exist_ok=True)
-        saved = {"rate": options.rate, "rows": rows, "pairs": pairs}
-        options.save.write_text(json.dumps(saved, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    if o.save:
+        Path(o.save).parent.mkdir(parents=True, exist_ok=True)
+        saved = {"rate": o.rate, "rows": rows, "pairs": pairs}
+        Path(o.save).write_text(json.dumps(saved, indent=1) + "\n")

@@ -1,22 +1,8 @@
-"""Loss of a transformer on letters against bytes on the wire, for every gradient method.
-
-    python tests/bench/methods_text.py [--steps 128] [--seeds 3] [--methods qsgd,topk] [--save build/text.json]
-
-4 ranks that are processes, DistributedOptimizer, a transformer of 1.3 million parameters in float32 that
-guesses the next letter of an invented text (invented_text.py), whose own entropy is the least loss there
-is.  Every method starts from the same parameters and sees the same windows of the text, others with another
-seed; losses are means over the seeds, a curve is that of the first.  Bytes are those
-that the engine counts as sent by a rank; the loss is that of the mean of the ranks' parameters, on text
-that was not trained on.  A line ends in what its paper claims, and whether this run bears it out.
-methods_text_links.py measures how long such steps take on slow links.
-"""
+"""Loss of a transformer on letters against bytes on the wire."""
 
 from __future__ import annotations
 
-import argparse
 import math
-import os
-import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -24,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from harness import Option, case, on_ranks, words
 from invented_text import LETTERS, Language
 from methods_bytes import bytes_of_engine
 from methods_rows import Rows
@@ -136,7 +123,13 @@ WAYS: dict[str, Way] = {
 # A method that stands in no line here is trained as its row of the suites says, and claims nothing.
 for _name in sorted(set(ROWS) - {way.text.partition(":")[0] for way in WAYS.values()}):
     _text = text_of(_name, ROWS[_name].learns[0])
-    WAYS[_name] = Way(_text, ADAM, bytes=math.inf, left=math.inf, momentum=0 if has_momentum(make(_text)) else None)
+    WAYS[_name] = Way(
+        _text,
+        ADAM,
+        bytes=math.inf,
+        left=math.inf,
+        momentum=0 if has_momentum(make(_text)) else None,
+    )
 
 
 def transformer(seed: int) -> Any:
@@ -317,7 +310,7 @@ def verdict(rows: dict[str, dict[str, Any]], name: str) -> str:
     return "; ".join(misses) or "as claimed"
 
 
-def rank_main(options: argparse.Namespace) -> None:
+def methods_text_rank(options: Any) -> None:
     import torch
 
     import rabit_torch as rabit
@@ -326,13 +319,13 @@ def rank_main(options: argparse.Namespace) -> None:
     rabit.init()
     language = Language()
     seen, unseen = language.text(200_000, 1), language.text(20_000, 2)
-    wanted = options.methods.split(",") if options.methods else []
+    wanted = options.methods
     settings = {
         name: {**asdict(way), "steps": options.steps, "seeds": options.seeds}
         for name, way in WAYS.items()
         if not wanted or way.text.partition(":")[0] in wanted
     }
-    rows = Rows(options.save if rabit.rank() == 0 else None)
+    rows = Rows(Path(options.save) if options.save and rabit.rank() == 0 else None)
     names = rabit.broadcast_object(rows.missing(settings), root_rank=0, name="methods")
     begin = time.monotonic()
     for done, name in enumerate(names, 1):
@@ -367,40 +360,32 @@ def line(name: str, rows: dict[str, dict[str, Any]]) -> str:
 
 def conclude(names: list[str], rows: dict[str, dict[str, Any]]) -> None:
     judged = {name: verdict(rows, name) for name in names}
-    claims = {name: says for name, says in judged.items() if says and not says.startswith(TOO_SHORT)}
+    claims = {
+        name: says for name, says in judged.items() if says and not says.startswith(TOO_SHORT)
+    }
     short = [line(name, rows) for name, says in claims.items() if says != "as claimed"]
     used = sum(rows[name]["processor_seconds"] for name in names)
     print(f"{len(claims) - len(short)} of {len(claims)} as claimed, {used:.0f} s of processors")
     print("\n".join(f"  {each}" for each in short), flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--steps", type=int, default=128, help="at least 64")
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--methods", default="", help="some of them, with commas between")
-    parser.add_argument(
-        "--save",
-        type=Path,
-        help="a JSON file for methods_curves.py; what it has is not measured again",
+@case(
+    steps=128,
+    seeds=1,
+    methods=words("", "some of them"),
+    save=Option("", help="a JSON file; what it has is not measured again"),
+)
+def methods_text(o: Any) -> None:
+    """Loss of a transformer on letters against bytes on the wire, for every gradient method.
+
+    4 ranks that are processes, DistributedOptimizer, a transformer of 1.3 million parameters in float32 that
+    guesses the next letter of an invented text (invented_text.py), whose own entropy is the least loss there
+    is.  Every method starts from the same parameters and sees the same windows of the text, others with another
+    seed; losses are means over the seeds, a curve is that of the first.  Bytes are those
+    that the engine counts as sent by a rank; the loss is that of the mean of the ranks' parameters, on text
+    that was not trained on.  A line ends in what its paper claims, and whether this run bears it out.
+    methods_text_links.py measures how long such steps take on slow links.
+    """
+    on_ranks(
+        methods_text_rank, o, RANKS, flags=["--transport", "tcp", "--allreduce-algorithm", "ring"]
     )
-    options = parser.parse_args()
-    if "RABIT_RANK" in os.environ:
-        rank_main(options)
-        return
-    job = [
-        "-m",
-        "rabit.launch",
-        "-np",
-        str(RANKS),
-        "--transport",
-        "tcp",
-        "--allreduce-algorithm",
-        "ring",
-    ]
-    command = [sys.executable, *job, sys.executable, __file__, *sys.argv[1:]]
-    sys.exit(subprocess.run(command, check=False).returncode)
-
-
-if __name__ == "__main__":
-    main()

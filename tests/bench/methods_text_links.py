@@ -1,6 +1,4 @@
-"""Seconds of the steps of methods_text.py on slow links, for the loss against time.
-
-    sudo python tests/bench/methods_text_links.py [--rate 100M] [--methods qsgd,topk] [--save build/text_links.json]
+"""Steps of methods_text on slow links.
 
 Training by every method through the links would take half an hour.  So each method trains for some steps
 behind them, every rank a process in a network namespace, and the time of the whole training follows from
@@ -11,21 +9,18 @@ phases, the others 5; the first two, in which ranks learn each other's names, do
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import methods_text
-import shaped_links
-import shaped_ranks
+from harness import case, lab_or_stop, on_ranks, rate, words
+from harness import links as shaped_links
 from invented_text import Language
 from methods_rows import Rows
-from schedule import parse_rate
 
 FIRST = 2  # steps that are not counted
 STEPS, STEPS_OF_PHASES = 5, 20
@@ -53,7 +48,7 @@ def seconds_of(sent: Sequence[float], measured: dict[str, Any]) -> list[float]:
     return [one(each) for each in sent]
 
 
-def work(task: dict[str, Any]) -> None:
+def text_links_rank(o: Any) -> None:
     import torch
 
     import rabit_torch as rabit
@@ -61,11 +56,11 @@ def work(task: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     rabit.init()
     # What counts is in the rows, also if the ranks are ended by the clock.
-    Path(task["results"], f"{rabit.rank()}.json").write_text("{}")
+    Path(o.folder, f"{rabit.rank()}.json").write_text("null")
     language = Language()
     seen, unseen = language.text(200_000, 1), language.text(20_000, 2)
-    rows = Rows(Path(task["rows"]) if rabit.rank() == 0 else None)
-    settings: dict[str, dict[str, Any]] = task["settings"]
+    rows = Rows(Path(o.save) if rabit.rank() == 0 else None)
+    settings: dict[str, dict[str, Any]] = o.settings
     names = rabit.broadcast_object(rows.missing(settings), root_rank=0, name="methods")
     begin = time.monotonic()
     for done, name in enumerate(names, 1):
@@ -77,7 +72,7 @@ def work(task: dict[str, Any]) -> None:
         sent, seconds = (methods_text.mean_of_ranks(each) for each in (trial.sent, trial.seconds))
         if rabit.rank() == 0:
             row = {"sent": sent[FIRST:], "seconds": seconds[FIRST:]}
-            rows.add(name, settings[name], row, rate=task["rate"])
+            rows.add(name, settings[name], row, rate=o.rate)
             left = (time.monotonic() - begin) / done * (len(names) - done)
             print(
                 f"[{done}/{len(names)}, {left:3.0f} s left] {name:22} {statistics.mean(seconds[FIRST:]):.4f} s a step",
@@ -87,36 +82,22 @@ def work(task: dict[str, Any]) -> None:
     rabit.shutdown()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--rate", type=parse_rate, default=1e8, help="of each link, as 100M")
-    parser.add_argument("--methods", default="", help="some of them, with commas between")
-    parser.add_argument("--timeout", type=float, default=590)
-    parser.add_argument(
-        "--save",
-        type=Path,
-        default=Path("build/text_links.json"),
-        help="a JSON file for methods_curves.py; what it has is not measured again",
-    )
-    options = shaped_ranks.options_of(parser, work)
-    wanted = options.methods.split(",") if options.methods else []
-    settings = {
-        name: {"text": way.text, "lr": way.lr, "steps": steps_of(way), "rate": options.rate}
+@case(rate=rate("100M"), methods=words(""), timeout=590.0, save="build/text_links.json")
+def methods_text_links(o: Any) -> None:
+    """Seconds of the steps of methods_text on slow links, for the loss against time.
+
+    What the file of --save has is not measured again.
+    """
+    o.save = str(Path(o.save).resolve())
+    o.settings = {
+        name: {"text": way.text, "lr": way.lr, "steps": steps_of(way), "rate": o.rate}
         for name, way in methods_text.WAYS.items()
-        if not wanted or way.text.partition(":")[0] in wanted
+        if not o.methods or way.text.partition(":")[0] in o.methods
     }
-    task = {"settings": settings, "rate": options.rate, "rows": str(options.save.resolve())}
-    with (
-        shaped_links.build(
-            methods_text.RANKS, options.rate, segment_bytes=shaped_links.SEGMENT_BYTES
-        ) as lab,
-        tempfile.TemporaryDirectory() as at,
-    ):
-        shaped_ranks.run_task(lab, Path(at), __file__, task, options.timeout)
-    missing = Rows(options.save).missing(settings)
+    with lab_or_stop(methods_text.RANKS, o.rate, segment_bytes=shaped_links.SEGMENT_BYTES) as lab:
+        on_ranks(text_links_rank, o, methods_text.RANKS, run=shaped_links.in_lab(lab, o.timeout))
+    missing = Rows(Path(o.save)).missing(o.settings)
     if missing:
-        sys.exit(f"not measured within {options.timeout:g} s: {', '.join(missing)}. Run it again: it goes on.")
-
-
-if __name__ == "__main__":
-    main()
+        sys.exit(
+            f"not measured within {o.timeout:g} s: {', '.join(missing)}. Run it again: it goes on."
+        )

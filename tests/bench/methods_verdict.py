@@ -17,7 +17,7 @@ from typing import Any
 
 import methods_digits
 import methods_text
-import methods_waits
+import waiting as methods_waits
 
 SECTIONS = ("digits", "text", "links", "peers", "waits")
 

@@ -27,10 +27,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import shaped_links
-import shaped_ranks
 import torch
-from schedule import parse_rate
+from harness import links as shaped_links
+from harness import parse_rate
 from traces import TRACES, Operation
 
 import rabit
@@ -177,7 +176,7 @@ def run(options: argparse.Namespace, folder: Path, *words: str) -> None:
         with shaped_links.build(
             processes, options.rate, shaped_links.LONG_QUEUE_SECONDS, shaped_links.SEGMENT_BYTES
         ) as lab:
-            shaped_ranks.run_words(lab, folder, words, options.timeout, options.servers)
+            shaped_links.run_words(lab, folder, words, options.timeout, options.servers)
         return
     launch = [sys.executable, "-m", "rabit.launch", "--launcher", "mpi"]
     launch += ["-np", str(options.ranks), "--backend", "builtin,mpi", sys.executable]

@@ -36,7 +36,15 @@ TORCHRUN = (
     *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"),
     *("--nproc-per-node", str(RANKS)),
 )
-MPIRUN = ("mpirun", "--with-ft", "ulfm", "--oversubscribe", "--allow-run-as-root", "-np", str(RANKS))
+MPIRUN = (
+    "mpirun",
+    "--with-ft",
+    "ulfm",
+    "--oversubscribe",
+    "--allow-run-as-root",
+    "-np",
+    str(RANKS),
+)
 COMMANDS: dict[str, tuple[str, ...]] = {
     "rabit elastic": (*RABIT, "--min-np", "2"),
     "rabit spare": (*RABIT, "--min-np", "2", "--spares", "1"),
@@ -85,7 +93,11 @@ def start(way: str, folder: Path) -> list[subprocess.Popen[bytes]]:
 
     def process(command: Sequence[str], **more: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            command, env={**environ, **more}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            env={**environ, **more},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
 
     if way != "torchft":
@@ -117,10 +129,16 @@ def measure(way: str, folder: Path) -> tuple[float, int]:
     for path in folder.glob("steps.*"):
         steps = [line.split() for line in path.read_text().splitlines()]
         # A step that others had ended in the instant of the loss still had all ranks, and says nothing.
-        later = [(float(at), int(size)) for at, step, size in steps if float(at) > killed and int(step) > 30]
+        later = [
+            (float(at), int(size))
+            for at, step, size in steps
+            if float(at) > killed and int(step) > 30
+        ]
         after += later[:1]
     if not after:
-        raise RuntimeError(f"{way} makes no step after the loss:\n{(folder / 'log').read_text()[-3000:]}")
+        raise RuntimeError(
+            f"{way} makes no step after the loss:\n{(folder / 'log').read_text()[-3000:]}"
+        )
     return max(after)[0] - killed, max(after)[1]
 
 
@@ -133,7 +151,11 @@ def lighthouse(is_needed: bool) -> Iterator[None]:
     from torchft.coordination import LighthouseServer
 
     server = LighthouseServer(
-        bind="127.0.0.1:0", min_replicas=2, join_timeout_ms=200, quorum_tick_ms=20, heartbeat_timeout_ms=1000
+        bind="127.0.0.1:0",
+        min_replicas=2,
+        join_timeout_ms=200,
+        quorum_tick_ms=20,
+        heartbeat_timeout_ms=1000,
     )
     os.environ["TORCHFT_LIGHTHOUSE"] = server.address()
     try:
@@ -145,7 +167,9 @@ def lighthouse(is_needed: bool) -> Iterator[None]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--ways", default="", help="those whose name begins with one of these, by commas")
+    parser.add_argument(
+        "--ways", default="", help="those whose name begins with one of these, by commas"
+    )
     given = parser.parse_args()
     chosen = [way for way in COMMANDS if way.startswith(tuple(given.ways.split(",")))]
     missing = {way: why_not(way) for way in chosen}
@@ -160,7 +184,9 @@ def main() -> int:
                     except RuntimeError as error:
                         failed[way] += 1
                         print(error, file=sys.stderr)
-    print("| after the loss of one of four ranks | to the next step: median, maximum | its ranks |\n|---|---|---|")
+    print(
+        "| after the loss of one of four ranks | to the next step: median, maximum | its ranks |\n|---|---|---|"
+    )
     for way in chosen:
         if missing[way]:
             print(f"| {WHAT[way]} | not measured: {missing[way]} | |")

@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import shaped_links
+from harness import links as shaped_links
 from schedule_model import simulate
 from schedule_rank import neighbours, priorities
 from schedule_shapes import SHAPES, scaled

@@ -1,6 +1,4 @@
-"""Real training on shaped links: rabit's overlaps beside DDP on gloo, the same model, seed and batch.
-
-    sudo python tests/bench/torch_shaped.py [--models cnn,lm] [--rate 300M] [--ranks 4]
+"""Real training on shaped links.
 
 Every rank is a process in a network namespace of its own, and all ways to train take turns in it.
 Computation is real, so ranks compete for the processors of this machine with each other and with the
@@ -10,22 +8,18 @@ measured link and from compute times that hooks measured on all ranks at once, w
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import shaped_links
-import shaped_ranks
 import torch
 import torch.distributed as dist
-from schedule import interval, parse_rate, ratio_of_medians
+from harness import case, interval, lab_or_stop, on_ranks, rate, words
+from harness import links as shaped_links
+from schedule import ratio_of_medians
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -164,20 +158,23 @@ def seconds_per_byte(total: int) -> float:
     return statistics.median(times[1:]) / total
 
 
-def work(task: dict[str, Any]) -> None:
+def torch_shaped_rank(o: Any) -> list[dict[str, Any]]:
     torch.set_num_threads(1)
     rabit_torch.init()
     dist.init_process_group(
-        "gloo", init_method=task["gloo"], rank=rabit.rank(), world_size=rabit.size()
+        "gloo", init_method=f"file://{o.folder}/gloo", rank=rabit.rank(), world_size=rabit.size()
     )
     found = []
-    for model in task["models"]:
-        ways = {name: Way(name, model, task["batch"][model]) for name in ["alone", *task["ways"]]}
+    for model in o.models:
+        ways = {
+            name: Way(name, model, o.cnn_batch if model == "cnn" else o.lm_batch)
+            for name in ["alone", *o.ways]
+        }
         moments: dict[str, list[list[float]]] = {name: [] for name in ways}
-        for turn in range(task["turns"] + 1):
+        for turn in range(o.turns + 1):
             for name, way in ways.items():
                 rabit.barrier()
-                began = way.steps(task["steps"] + 1 if turn else 3)
+                began = way.steps(o.steps + 1 if turn else 3)
                 way.flush()
                 if turn:
                     moments[name].append(began[1:])
@@ -190,29 +187,14 @@ def work(task: dict[str, Any]) -> None:
         beta = seconds_per_byte(sum(each.bytes for each in layers))
         rows = [[each.forward, each.backward, each.bytes] for each in layers]
         found.append({"moments": moments, "layers": rows, "beta": beta, "weights": weights})
-    Path(task["results"], f"{rabit.rank()}.json").write_text(json.dumps(found))
     rabit.barrier()
     dist.destroy_process_group()
     rabit_torch.shutdown()
+    return found
 
 
-def launch(options: argparse.Namespace) -> list[Any]:
-    with (
-        shaped_links.build(options.ranks, options.rate) as lab,
-        tempfile.TemporaryDirectory() as at,
-    ):
-        task = {
-            "models": options.models.split(","),
-            "batch": {"cnn": options.cnn_batch, "lm": options.lm_batch},
-            "ways": options.ways.split(","),
-            "turns": options.turns,
-            "steps": options.steps,
-        }
-        return shaped_ranks.run_task(lab, Path(at), __file__, task, options.timeout)
-
-
-def show(options: argparse.Namespace, reports: list[Any]) -> None:
-    for number, model in enumerate(options.models.split(",")):
+def show(o: Any, reports: list[Any]) -> None:
+    for number, model in enumerate(o.models):
         results = [each[number] for each in reports]
         layers = [Layer(*row) for row in results[0]["layers"]]
         costs = [results[0]["beta"] * each.bytes for each in layers]
@@ -237,20 +219,18 @@ def show(options: argparse.Namespace, reports: list[Any]) -> None:
             print(line, f" sum of |weights| {results[0]['weights'][way]:.6f}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--rate", type=parse_rate, default=3e8, help="of each link, as 300M")
-    parser.add_argument("--models", default="cnn,lm")
-    parser.add_argument("--ways", default="ddp-gloo,backward,next-forward", help=", ".join(WAYS))
-    parser.add_argument("--cnn-batch", type=int, default=24)
-    parser.add_argument("--lm-batch", type=int, default=6)
-    parser.add_argument("--turns", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--timeout", type=float, default=230)
-    options = shaped_ranks.options_of(parser, work)
-    show(options, launch(options))
-
-
-if __name__ == "__main__":
-    main()
+@case(
+    ranks=4,
+    rate=rate("300M"),
+    models=words("cnn,lm"),
+    ways=words("ddp-gloo,backward,next-forward", f"of {', '.join(WAYS)}"),
+    cnn_batch=24,
+    lm_batch=6,
+    turns=4,
+    steps=5,
+    timeout=230.0,
+)
+def torch_shaped(o: Any) -> None:
+    """Real training on shaped links: rabit's overlaps beside DDP on gloo, the same model, seed and batch."""
+    with lab_or_stop(o.ranks, o.rate) as lab:
+        show(o, on_ranks(torch_shaped_rank, o, o.ranks, run=shaped_links.in_lab(lab, o.timeout)))

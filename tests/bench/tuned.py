@@ -24,9 +24,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import shaped_links
-import shaped_ranks
-from schedule import parse_rate
+from harness import links as shaped_links
+from harness import parse_rate
 
 from rabit.bench.options import DURATION
 
@@ -43,7 +42,7 @@ def run(scene: str, folder: Path, options: argparse.Namespace, *words: str) -> N
     ranks, where = scene.split()
     if where == "links":
         with shaped_links.build(int(ranks), options.rate) as lab:
-            shaped_ranks.run_words(lab, folder, words, options.timeout)
+            shaped_links.run_words(lab, folder, words, options.timeout)
         return
     command = [sys.executable, "-m", "rabit.launch", "-np", ranks, sys.executable, *words]
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}

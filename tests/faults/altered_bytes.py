@@ -26,7 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.shaped_links import build, why_not
+from bench.harness.links import build, why_not
 from support.lab_jobs import Wire, altering_wire, start
 
 RANKS = 3

@@ -25,7 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.shaped_links import Lab, build, why_not
+from bench.harness.links import Lab, build, why_not
 from support import seeds
 from support.lab_jobs import call, start
 

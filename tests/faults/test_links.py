@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bench.shaped_links import why_not
+from bench.harness.links import why_not
 from faults import altered_bytes, elastic_links
 
 

@@ -14,10 +14,11 @@ BENCH = Path(__file__).resolve().parents[1] / "bench"
 LAB = """
 import json, sys, tempfile
 from pathlib import Path
-import shaped_links, shaped_ranks
+from harness.links import build, run_words
 servers = int(sys.argv[2])
-with shaped_links.build(4, [20e6, 20e6, 20e6, 40e6]) as lab, tempfile.TemporaryDirectory() as folder:
-    print(json.dumps(shaped_ranks.run_task(lab, Path(folder), sys.argv[1], {}, 90, servers)))
+with build(4, [20e6, 20e6, 20e6, 40e6]) as lab, tempfile.TemporaryDirectory() as folder:
+    run_words(lab, Path(folder), [sys.argv[1], folder], 90, servers)
+    print(json.dumps([json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(4 - servers)]))
 """
 RANK = """
 import json, os, sys
@@ -29,13 +30,12 @@ rabit.init()
 out = rabit.allreduce(np.ones(100_000, np.float32), op=rabit.Sum, name="x")
 assert out[0] == out[-1] == rabit.size()
 seen = rabit.statistics()["backend_details"]["ps"]
-task = json.loads(sys.argv[sys.argv.index("--task") + 1])
 found = {
     "links": seen["link_bandwidths"],
     "summed": seen["bytes_summed"] / (400_000 * rabit.size()),
     "pushed": sum(each["bytes_pushed"] for each in seen["servers"]) / 400_000,
 }
-Path(task["results"], f"{rabit.rank()}.json").write_text(json.dumps(found))
+Path(sys.argv[1], f"{rabit.rank()}.json").write_text(json.dumps(found))
 rabit.shutdown()
 """
 
@@ -45,7 +45,7 @@ def measured(tmp_path):
     """measured(servers): what the ranks of such a job have found; the servers have the last links."""
 
     def run(servers):
-        ask = [sys.executable, "-c", "import shaped_links; print(shaped_links.why_not())"]
+        ask = [sys.executable, "-c", "from harness.links import why_not; print(why_not())"]
         asked = subprocess.run(ask, cwd=BENCH, capture_output=True, text=True, check=True, timeout=60)
         if asked.stdout.strip():
             pytest.skip(f"links cannot be shaped here: {asked.stdout.strip()}")

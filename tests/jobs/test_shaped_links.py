@@ -13,7 +13,7 @@ import pytest
 BENCH = Path(__file__).resolve().parents[1] / "bench"
 BUILD = """
 import signal
-import shaped_links
+from harness import links as shaped_links
 with shaped_links.build(1, 1e9) as lab:
     print(lab.namespaces[0], flush=True)
     signal.pause()
@@ -21,7 +21,7 @@ with shaped_links.build(1, 1e9) as lab:
 
 
 def reason_against() -> str:
-    ask = [sys.executable, "-c", "import shaped_links; print(shaped_links.why_not())"]
+    ask = [sys.executable, "-c", "from harness.links import why_not; print(why_not())"]
     done = subprocess.run(ask, cwd=BENCH, capture_output=True, text=True, check=True, timeout=60)
     return done.stdout.strip()
 

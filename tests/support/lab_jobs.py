@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.shaped_links import Lab
+from bench.harness.links import Lab
 
 RELAY = Path(__file__).parent / "altering_relay.py"
 # A packet of the wire is as long as the kernel makes them, so that a program in Python can keep up.

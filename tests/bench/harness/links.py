@@ -1,4 +1,4 @@
-"""Ranks behind links of a given rate: a network namespace for each, on one bridge.
+"""Ranks behind links of a given rate: a network namespace for each, on one bridge, and jobs that run in them.
 
 Both ends of every link are shaped by a token bucket, so that sending and receiving are bounded as
 on a switched network.  Needs root, ip, tc and the kernel's tbf; `why_not()` says what is missing.
@@ -9,14 +9,34 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from types import FrameType
+from typing import Any
+
+__all__ = [
+    "LONG_QUEUE_SECONDS",
+    "PACKET_BYTES",
+    "QUEUE_SECONDS",
+    "SEGMENT_BYTES",
+    "Lab",
+    "build",
+    "finish",
+    "in_lab",
+    "lab_or_stop",
+    "run_words",
+    "step_times",
+    "unwinding",
+    "why_not",
+]
 
 BURST_SECONDS = 0.002
 QUEUE_SECONDS = 0.004
@@ -192,3 +212,82 @@ def build(
             _shape(rate, queue_s, port)
             _shape(rate, queue_s, *inside, "eth0")
         yield lab
+
+
+@contextlib.contextmanager
+def lab_or_stop(*arguments: Any, **how: Any) -> Iterator[Lab]:
+    """`build`; where links cannot be shaped, a line says why and the program ends with status 0."""
+    if why := why_not():
+        print(f"skipped: links cannot be shaped here: {why}")
+        raise SystemExit(0)
+    with build(*arguments, **how) as lab:
+        yield lab
+
+
+def in_lab(
+    lab: Lab, timeout: float, servers: int = 0, ranks_per_host: int = 1
+) -> Callable[[list[str], Path], None]:
+    """The `run` of `on_ranks`: one rank in each namespace, or what `run_words` says."""
+    return lambda words, folder: run_words(lab, folder, words, timeout, servers, ranks_per_host)
+
+
+def run_words(
+    lab: Lab,
+    folder: Path,
+    words: Sequence[str],
+    timeout: float,
+    servers: int = 0,
+    ranks_per_host: int = 1,
+) -> None:
+    """Runs Python with `words` on every rank.
+
+    timeout: seconds; ranks that take longer are killed, and what they have written counts.
+    servers: so many of the namespaces, the last ones, have a summation server, each of the others
+    `ranks_per_host` ranks, which share memory.
+    Raises SystemExit with the exit codes if a rank fails.
+    """
+    # Interpreters without rabit import this module too.
+    from rabit.launch.plan import RankPlace, ServerPlace
+    from rabit.rendezvous.discovery import StoreServer
+
+    secret = secrets.token_bytes(32)
+    secret_file = folder / "secret"
+    secret_file.touch(mode=0o600)
+    secret_file.write_text(secret.hex() + "\n")
+    store = StoreServer(lab.gateway, 0, secret)
+    hosts = len(lab.namespaces) - servers
+    size = hosts * ranks_per_host
+    everywhere = {
+        **os.environ,
+        "RABIT_STORE_ADDRESS": f"{lab.gateway}:{store.port}",
+        "RABIT_SECRET_FILE": str(secret_file),
+        "RABIT_SERVERS": str(servers),
+        "RABIT_TRANSPORT": "tcp" if ranks_per_host == 1 else "auto",
+        "GLOO_SOCKET_IFNAME": "eth0",
+        "OMP_NUM_THREADS": "1",
+    }
+
+    def start(where: int, place: dict[str, str], *words: str) -> subprocess.Popen[bytes]:
+        here = {"RABIT_HOST_KEY": f"lab{where}", "RABIT_BIND_ADDRESS": lab.address(where)}
+        command = [*lab.command(where), sys.executable, *words]
+        return subprocess.Popen(command, env={**everywhere, **here, **place})
+
+    serving: list[subprocess.Popen[bytes]] = []
+    try:
+        for server in range(servers):
+            place = ServerPlace(server, size + server).environ(size)
+            serving.append(start(hosts + server, place, "-m", "rabit.server"))
+        ranks = []
+        for rank in range(size):
+            host, local = divmod(rank, ranks_per_host)
+            mine = RankPlace(rank, local, ranks_per_host, host, hosts).environ(size)
+            ranks.append(start(host, mine, *words))
+        try:
+            finish(ranks, timeout)
+        except subprocess.TimeoutExpired:  # A hook of a peer may hang: what was measured stays.
+            print(f"the ranks have not ended after {timeout:g} s: figures may be missing")
+    finally:
+        for each in serving:  # They serve one job after the other until they are ended.
+            each.kill()
+            each.wait()
+        store.close()

@@ -1,0 +1,56 @@
+"""Benchmarks: python tests/bench NAME [options]; python tests/bench --list names them all."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from harness.case import CASES
+from harness.ranks import run_rank
+
+HERE = Path(__file__).resolve().parent
+
+
+def programs() -> dict[str, ModuleType]:
+    """Imports every module of the folder, which registers its cases; those that are programs of their own, by name."""
+    found = {}
+    for path in sorted(HERE.glob("*.py")):
+        if not path.stem.startswith("_") and not path.stem.endswith("_rank"):
+            module = importlib.import_module(path.stem)
+            if hasattr(module, "main"):
+                found[path.stem] = module
+    return found
+
+
+def load(name: str) -> None:
+    """Imports the module that has the case of this name, and no other: some take seconds."""
+    for path in HERE.glob("*.py"):
+        if re.search(rf"^def {re.escape(name)}\(o: Any\)", path.read_text(), re.M):
+            importlib.import_module(path.stem)
+
+
+def main() -> int:
+    first = sys.argv[1] if len(sys.argv) > 1 else "--list"
+    if first == "--rank":
+        run_rank(sys.argv[2])
+        return 0
+    load(first)
+    if first in CASES:
+        each = CASES[first]
+        return 1 if each.run(each.parse(sys.argv[2:])) is False else 0
+    others = programs()
+    if first in others:
+        sys.argv = [str(HERE / f"{first}.py"), *sys.argv[2:]]
+        return others[first].main() or 0
+    titles = {name: each.title for name, each in CASES.items()}
+    titles |= {name: (each.__doc__ or "").partition("\n")[0] for name, each in others.items()}
+    for name, title in sorted(titles.items()):
+        print(f"{name:20} {title}")
+    return 0 if first in ("--list", "--help", "-h") else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
