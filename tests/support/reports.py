@@ -26,14 +26,14 @@ def report(value):
 
 
 def wait_for_all():
-    fcntl.flock(here, fcntl.LOCK_UN)
+    fcntl.flock(wait_for_all.lock, fcntl.LOCK_UN)
     for rank in range({ranks}):
         with Path({folder!r}, f"here.{{rank}}").open() as other:
             fcntl.flock(other, fcntl.LOCK_SH)
 
 
-here = Path({folder!r}, "here." + os.environ["RABIT_RANK"]).open("w")
-fcntl.flock(here, fcntl.LOCK_EX)
+wait_for_all.lock = Path({folder!r}, "here." + os.environ["RABIT_RANK"]).open("w")
+fcntl.flock(wait_for_all.lock, fcntl.LOCK_EX)
 rabit.init()
 """
 EPILOGUE = """
