@@ -11,6 +11,7 @@ import rabit
 from rabit import InvalidArgument, ProcessSet, global_process_set
 from rabit.framework import check_process_set, sequence_like
 from rabit_torch.ops.collectives import broadcast_async_
+from rabit_torch.sharding.optimizer import ShardedOptimizer
 from rabit_torch.tensors import on_host
 
 _SHOWN = 5  # names of each kind in an error
@@ -212,11 +213,15 @@ def broadcast_optimizer_state(
     every optimizer, also where a rank has no state yet.  No step is taken to create state.  They travel
     from the memory of the host: `load_state_dict` puts each where its parameter lies.
     `model` is accepted for compatibility and not used.  prefix: of the names of the tensors.
+    Of an optimizer with shard=... the hyper-parameters alone travel: each rank has its own part of the state.
     Raises Mismatch on every rank, if ranks have optimizers with other hyper-parameters, numbers or names of
     parameters, or backward_passes_per_step.
     """
     check_process_set(process_set)
     if process_set.size() == 1:
+        return
+    if isinstance(optimizer, ShardedOptimizer):
+        optimizer.broadcast_options(root_rank)
         return
     # Loading a state adds hyper-parameters, such as `differentiable`, and a rank that begins has loaded none.
     inner = getattr(optimizer, "_rabit_inner", optimizer)

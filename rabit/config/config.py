@@ -15,7 +15,7 @@ from rabit.config.failure import FailureSettings
 from rabit.config.network import NetworkSettings
 from rabit.config.placement import PlacementSettings
 from rabit.config.setting import nearest
-from rabit.config.tuning import TuningSettings
+from rabit.config.tuning import MethodSettings, TuningSettings
 from rabit.errors import InvalidArgument
 
 __all__ = ["Config", "process_environment"]
@@ -33,7 +33,12 @@ _NOT_KNOWN: Mapping[str, str] = {}
 
 
 class Config(
-    DiagnosisSettings, FailureSettings, TuningSettings, NetworkSettings, PlacementSettings
+    DiagnosisSettings,
+    FailureSettings,
+    MethodSettings,
+    TuningSettings,
+    NetworkSettings,
+    PlacementSettings,
 ):
     """Every setting.  Durations are seconds, sizes are bytes.  Values are checked on creation."""
 

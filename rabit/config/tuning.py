@@ -5,7 +5,7 @@ from __future__ import annotations
 from rabit.config.setting import setting
 from rabit.config.settings import Settings
 
-__all__ = ["TuningSettings"]
+__all__ = ["MethodSettings", "TuningSettings"]
 
 
 class TuningSettings(Settings, group="tuning"):
@@ -185,22 +185,6 @@ class TuningSettings(Settings, group="tuning"):
         minimum=1,
         maximum=200,
     )
-    strategy: str = setting(
-        "",
-        "Gradient method of optimizers that are given none, such as powersgd:rank=2; empty: the mean of "
-        "the gradients. `rabitrun --strategy help` lists the methods.",
-        is_equal=True,
-        flag="--strategy",
-        level="basic",
-    )
-    deterministic: bool = setting(
-        False,
-        "Results are bitwise equal from run to run and for every fusion and partition size.",
-        is_equal=True,
-        native="deterministic",
-        flag="--deterministic",
-        level="basic",
-    )
     cache_capacity: int = setting(
         65_536,
         "Signatures whose negotiation is remembered, so that repeating costs one bit; 0: none.",
@@ -249,4 +233,34 @@ class TuningSettings(Settings, group="tuning"):
         level="hidden",
         minimum=2,
         maximum=1024,
+    )
+
+
+class MethodSettings(Settings, group="tuning"):
+    """What optimizers exchange, and whether its bits repeat."""
+
+    strategy: str = setting(
+        "",
+        "Gradient method of optimizers that are given none, such as powersgd:rank=2; empty: the mean of "
+        "the gradients. `rabitrun --strategy help` lists the methods.",
+        is_equal=True,
+        flag="--strategy",
+        level="basic",
+    )
+    shard: str = setting(
+        "",
+        "What DistributedOptimizer of PyTorch divides among the ranks: the optimizer's state, or the gradients as "
+        "well; empty: nothing.",
+        is_equal=True,
+        flag="--shard",
+        choices=("", "optimizer", "gradients"),
+        level="basic",
+    )
+    deterministic: bool = setting(
+        False,
+        "Results are bitwise equal from run to run and for every fusion and partition size.",
+        is_equal=True,
+        native="deterministic",
+        flag="--deterministic",
+        level="basic",
     )

@@ -285,6 +285,7 @@ def DistributedOptimizer(
     check_finite: bool | Literal["sample"] | None = None,
     check_replicas: int | None = None,
     staleness: int = 0,
+    shard: Literal["optimizer", "gradients"] | None = None,
 ) -> Any:
     """Returns `optimizer` with its gradients reduced over all ranks of `process_set`.
 
@@ -337,6 +338,10 @@ def DistributedOptimizer(
         the parameters that they keep, and goes on from these without waiting for other ranks, except
         for those that are so many steps behind.  0: RABIT_PS_STALENESS, if RABIT_PS_ASYNC is set.
         Then `optimizer` itself is returned; InvalidArgument for any other argument.
+    shard: "optimizer" divides the optimizer's state among the ranks (ZeRO stage 1), "gradients" also sends each
+        backward pass's gradients at once and keeps this rank's part (stage 2). The result is a
+        rabit_torch.sharding.ShardedOptimizer; of the other arguments it takes named_parameters,
+        backward_passes_per_step and process_set. None: RABIT_SHARD, or not.
 
     Raises InvalidArgument for an optimizer that is wrapped already or is not one of torch, names that are missing
     or double, or arguments out of range.
@@ -347,8 +352,8 @@ def DistributedOptimizer(
     check_numbers(gradient_predivide_factor, staleness, resolved)
     check_process_set(process_set)
     names = checked_names(optimizer, named_parameters)
-    if staleness or default_engine().config.ps_async:
-        return _asynchronous(optimizer, names, staleness, _changed(given))
+    if (other := _of_another_kind(optimizer, names, given)) is not None:
+        return other
     chosen = chosen_strategy(
         strategy,
         default_engine().config.strategy,
@@ -400,16 +405,37 @@ def _changed(given: Mapping[str, Any]) -> list[str]:
     )
 
 
-def _asynchronous(
+def _of_another_kind(
+    optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str], given: Mapping[str, Any]
+) -> Any:
+    """An optimizer that does not reduce whole gradients, where one is asked for; few programs do."""
+    config = default_engine().config
+    if given["staleness"] or config.ps_async:
+        from rabit_torch.optimizer.asynchronous import make_asynchronous
+
+        return make_asynchronous(optimizer, names, given["staleness"], _changed(given))
+    stage = given["shard"] or config.shard
+    return _sharded(optimizer, names, stage, given) if stage else None
+
+
+def _sharded(
     optimizer: torch.optim.Optimizer,
     names: Mapping[torch.Tensor, str],
-    staleness: int,
-    changed: list[str],
-) -> torch.optim.Optimizer:
-    # Few programs want it.
-    from rabit_torch.optimizer.asynchronous import make_asynchronous
+    stage: str,
+    given: Mapping[str, Any],
+) -> Any:
+    taken = {"shard", "backward_passes_per_step", "process_set"}
+    refused = set(_changed(given)) - taken
+    if refused:
+        raise InvalidArgument(
+            f"shard={stage!r} takes no {', '.join(sorted(refused))}: gradients are averaged into the parts of "
+            "their owners. Leave it out, or train without shard"
+        )
+    refuse_in_elastic_jobs("DistributedOptimizer", {"shard": True}, "Leave shard out")
+    from rabit_torch.sharding.optimizer import shard_optimizer
 
-    return make_asynchronous(optimizer, names, staleness, changed)
+    passes, process_set = given["backward_passes_per_step"], given["process_set"]
+    return shard_optimizer(optimizer, names, stage, passes, process_set)
 
 
 def _adasum(

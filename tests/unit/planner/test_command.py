@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import pytest
 from support.topologies import racks
@@ -81,3 +83,15 @@ def test_a_file_that_is_missing_is_reported_in_one_line(tmp_path, capsys):
 
     assert status != 0
     assert "none.json: No such file" in capsys.readouterr().err
+
+
+def test_the_guide_shows_what_the_command_prints(tmp_path, capsys):
+    guide = Path(__file__).resolve().parents[3] / "docs" / "guides" / "uneven_network.md"
+    network, shown = re.findall(r"```(?:json)?\n(.*?)```", guide.read_text(), re.S)[:2]
+    (tmp_path / "network.json").write_text(network)
+    _, printed = shown.split("\n", 1)
+
+    assert main(["--topology", str(tmp_path / "network.json")]) == 0
+
+    assert capsys.readouterr().out == printed
+    exec(re.findall(r"```python\n(.*?)```", guide.read_text(), re.S)[0], {})

@@ -1,0 +1,346 @@
+"""ShardedOptimizer: an optimizer of torch that updates this rank's part of every parameter.
+
+Source: Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models (2020),
+stages 1 and 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+import rabit
+from rabit import InvalidArgument, Mismatch, ProcessSet
+from rabit.sharding import Entry, FlatLayout, SquareSum
+from rabit_torch.sharding.divided import DividedGradient, divided_gradient
+from rabit_torch.sharding.flats import FlatStorage
+from rabit_torch.sharding.probe import check_elementwise
+from rabit_torch.sharding.state import DividedState, Place
+
+__all__ = ["ShardedOptimizer", "shard_optimizer"]
+
+# Bytes of parameters that travel together. A flat leaves as soon as its last gradient has arrived: larger ones
+# leave later, smaller ones cost more exchanges.
+_FLAT_BYTES = 4 << 20
+_STAGES = ("optimizer", "gradients")
+
+
+class ShardedOptimizer:
+    """What DistributedOptimizer(..., shard=...) adds to the wrapped optimizer, whose groups hold slices.
+
+    After `backward()` a parameter's `.grad` is a DividedGradient until the next `zero_grad()`.
+    """
+
+    _rabit_inner: torch.optim.Optimizer
+    _rabit_places: list[Place]
+    _rabit_storages: list[FlatStorage]
+    _rabit_state: DividedState
+    _rabit_set: ProcessSet
+    _rabit_frozen: list[tuple[str, torch.Tensor]]
+    _rabit_passes: int
+    _rabit_is_scattered: bool
+    _rabit_is_synchronized: bool
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Updates this rank's slices with the averaged gradients, and gathers the parameters.
+
+        Blocks until every rank has stepped. closure: as torch's optimizers take it. Raises what the engine
+        reports (PeerLost, Mismatch), InvalidArgument for a parameter that was thawed after wrapping.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.synchronize()
+        self._rabit_inner.step()
+        with torch.no_grad():
+            gathers = [(storage, storage.gather()) for storage in self._rabit_storages]
+            for storage, handle in gathers:
+                storage.finish(handle)
+        self._rabit_forget()
+        return loss
+
+    def synchronize(self) -> None:
+        """Blocks until `part(p).grad` is this rank's slice of the averaged gradient of each parameter p.
+
+        It is None where no rank has used the parameter. `step()` calls it.
+        """
+        if self._rabit_is_synchronized:
+            return
+        for name, parameter in self._rabit_frozen:
+            if parameter.requires_grad:
+                raise InvalidArgument(
+                    f"shard: {name!r} on rank {rabit.rank()} was frozen when the optimizer was wrapped and is trained "
+                    "now. Wrap a new optimizer after thawing"
+                )
+        used = self._rabit_used_anywhere()
+        for storage in self._rabit_storages:
+            storage.send_rest()
+        for storage in self._rabit_storages:
+            storage.wait()
+        gradients = [storage.gradient_slices() for storage in self._rabit_storages]
+        by_storage = dict(zip(map(id, self._rabit_storages), gradients, strict=True))
+        for place, is_used in zip(self._rabit_places, used, strict=True):
+            place.parameter.grad = (
+                divided_gradient(place.parameter, place.name) if is_used else None
+            )
+            if place.slice is not None:
+                found = by_storage[id(place.storage)][place.place]
+                place.slice.grad = found if is_used else None
+        self._rabit_is_synchronized = True
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """Scales the averaged gradients so that their 2-norm is at most `max_norm`; returns the norm before.
+
+        The norm has the same bits for every number of ranks. Blocks until every rank has called it. A norm of
+        nan, where a gradient is not finite, makes every gradient nan, as torch's function does.
+        """
+        self.synchronize()
+        squares = SquareSum()
+        gradients = [
+            place.slice.grad
+            for place in self._rabit_places
+            if place.slice is not None and place.slice.grad is not None
+        ]
+        for gradient in gradients:
+            squares.add(gradient.detach().float().cpu().numpy())
+        norm = squares.norm(
+            lambda digits: rabit.allreduce(
+                digits, name="sharded.norm", op=rabit.Sum, process_set=self._rabit_set
+            )
+        )
+        factor = max_norm / (norm + 1e-6)
+        if not factor > 1.0:
+            for gradient in gradients:
+                gradient.mul_(factor)
+        return torch.tensor(norm)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clears the gradients, as torch's optimizers do."""
+        for place in self._rabit_places:
+            gradient = place.parameter.grad
+            if set_to_none or gradient is None or isinstance(gradient, DividedGradient):
+                place.parameter.grad = None
+            else:
+                gradient.zero_()
+        self._rabit_forget()
+
+    def part(self, parameter: torch.Tensor) -> torch.nn.Parameter | None:
+        """This rank's slice of a parameter, 1-D, with its `.grad`; None if this rank owns nothing of it."""
+        for place in self._rabit_places:
+            if place.parameter is parameter:
+                return place.slice
+        raise InvalidArgument("part: the tensor is not a trained parameter of this optimizer")
+
+    def state_dict(self, whole: bool = False) -> dict[str, Any]:
+        """The optimizer's state by name of the parameter.
+
+        {"state": {name: {key: value}}, "param_groups": [...]}. By default this rank's own part, without
+        communication: tensors of a parameter's size are rabit.checkpoint.Part, elements of the flattened tensor,
+        which Checkpoint saves once and a job of any size loads. whole: every rank gets whole tensors; blocks until
+        every rank has called it.
+        """
+        return self._rabit_state.saved(whole)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Takes what `state_dict` gave, whole or in parts, in a job of any size.
+
+        Blocks if it holds parts, which the ranks exchange. Raises InvalidArgument for other names.
+        """
+        self._rabit_state.load(state_dict)
+
+    def broadcast_options(self, root_rank: int) -> None:
+        """Gives every rank the hyper-parameters of `root_rank`, such as learning rates. Blocks until all call it."""
+        groups = self._rabit_inner.param_groups
+        own = [{key: value for key, value in group.items() if key != "params"} for group in groups]
+        found = rabit.broadcast_object(own, root_rank, "sharded.options", self._rabit_set)
+        for group, options in zip(groups, found, strict=True):
+            group.update(options)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return self._rabit_inner.param_groups
+
+    @property
+    def state(self) -> Any:
+        return self._rabit_inner.state
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        return self._rabit_inner.defaults
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Raises InvalidArgument: the layout of a sharded optimizer is fixed."""
+        raise InvalidArgument(
+            "shard: groups cannot be added after wrapping. Add them to the optimizer before"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_rabit_"):
+            raise AttributeError(name)
+        return getattr(self._rabit_inner, name)
+
+    def __repr__(self) -> str:
+        return f"Sharded{self._rabit_inner!r}"
+
+    def __reduce__(self) -> Any:
+        raise InvalidArgument(
+            "a sharded optimizer holds hooks and handles of this process and cannot be copied or pickled; "
+            "save optimizer.state_dict() instead"
+        )
+
+    def _rabit_take(self, place: Place) -> None:
+        """A gradient has been added to `.grad` of a parameter."""
+        if place.storage.has(place.place) or (
+            not self._rabit_is_scattered and place.passes >= self._rabit_passes
+        ):
+            raise InvalidArgument(
+                f"shard: {place.name!r} on rank {rabit.rank()} has a gradient from more than {self._rabit_passes} "
+                "backward passes since the last step. Call step(), or set backward_passes_per_step"
+            )
+        place.is_used = True
+        place.passes += 1
+        # Stage 1 adds up on this rank; stage 2 keeps no whole gradient after a pass.
+        if self._rabit_is_scattered or place.passes == self._rabit_passes:
+            place.storage.take(place.place)
+            place.parameter.grad = None
+
+    def _rabit_used_anywhere(self) -> list[bool]:
+        """Whether any rank has used each parameter since the last step."""
+        for place in self._rabit_places:
+            # Fewer passes than announced, as at the end of an epoch.
+            if not self._rabit_is_scattered and 0 < place.passes < self._rabit_passes:
+                place.storage.take(place.place)
+                place.parameter.grad = None
+        used = np.array([place.is_used for place in self._rabit_places], np.uint8)
+        found = rabit.allreduce(
+            used, name="sharded.used", op=rabit.Max, process_set=self._rabit_set
+        )
+        return [bool(each) for each in found]
+
+    def _rabit_forget(self) -> None:
+        for storage in self._rabit_storages:
+            storage.forget()
+        for place in self._rabit_places:
+            place.is_used, place.passes = False, 0
+            if place.slice is not None:
+                place.slice.grad = None
+            if isinstance(place.parameter.grad, DividedGradient):
+                place.parameter.grad = None
+        self._rabit_is_synchronized = False
+
+
+def shard_optimizer(
+    optimizer: torch.optim.Optimizer,
+    names: Mapping[torch.Tensor, str],
+    shard: str,
+    passes: int,
+    process_set: ProcessSet,
+) -> Any:
+    """What DistributedOptimizer returns for shard="optimizer" and "gradients". Blocks until every rank calls it."""
+    if shard not in _STAGES:
+        raise InvalidArgument(f"shard is {shard!r}; expected 'optimizer' or 'gradients'")
+    check_elementwise(optimizer)
+    trained, frozen = _parameters(optimizer, names)
+    layout = FlatLayout(_entries(optimizer, trained), process_set.size())
+    _check_layouts(layout, process_set)
+    is_scattered = shard == "gradients"
+    by_name = {name: parameter for parameter, name in trained.items()}
+    places: dict[str, Place] = {}
+    storages = []
+    for flat in layout.flats:
+        parameters = [by_name[entry.name] for entry in flat.entries]
+        storage = FlatStorage(
+            layout, flat, parameters, process_set.rank(), process_set, passes if is_scattered else 1
+        )
+        storages.append(storage)
+        for place, entry in enumerate(flat.entries):
+            places[entry.name] = Place(by_name[entry.name], entry, storage, place)
+        for place, part in storage.slices():
+            places[flat.entries[place].name].slice = part
+    _put_slices(optimizer, trained, places)
+    kind = type(optimizer)
+    wrapped: Any = type(kind.__name__, (ShardedOptimizer, kind), {"__module__": kind.__module__})
+    result = wrapped.__new__(wrapped)
+    result.__dict__.update(
+        _rabit_inner=optimizer,
+        _rabit_places=[places[name] for name in trained.values()],
+        _rabit_storages=storages,
+        _rabit_state=DividedState(optimizer, list(places.values()), layout, process_set),
+        _rabit_set=process_set,
+        _rabit_frozen=frozen,
+        _rabit_passes=passes,
+        _rabit_is_scattered=is_scattered,
+        _rabit_is_synchronized=False,
+    )
+    for each in result._rabit_places:
+        _watch(result, each)
+    return result
+
+
+def _watch(optimizer: Any, place: Place) -> None:
+    hooked: Any = place.parameter
+    hooked.register_post_accumulate_grad_hook(lambda _: optimizer._rabit_take(place))
+
+
+def _parameters(
+    optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str]
+) -> tuple[dict[torch.Tensor, str], list[tuple[str, torch.Tensor]]]:
+    trained: dict[torch.Tensor, str] = {}
+    frozen: list[tuple[str, torch.Tensor]] = []
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            name = names[parameter]
+            if parameter.requires_grad:
+                trained[parameter] = name
+            else:
+                frozen.append((name, parameter))
+    if not trained:
+        raise InvalidArgument("shard: the optimizer has no parameter that requires a gradient")
+    return trained, frozen
+
+
+def _entries(
+    optimizer: torch.optim.Optimizer, trained: Mapping[torch.Tensor, str]
+) -> Iterable[Entry]:
+    """Parameters in the order in which the backward pass reaches them, some megabytes to a flat."""
+    entries: list[Entry] = []
+    for number, group in enumerate(optimizer.param_groups):
+        filled: dict[torch.dtype, tuple[int, int]] = {}
+        for parameter in reversed(group["params"]):
+            if parameter not in trained:
+                continue
+            unit, taken = filled.get(parameter.dtype, (0, 0))
+            size = parameter.numel() * parameter.element_size()
+            if taken and taken + size > _FLAT_BYTES:
+                unit, taken = unit + 1, 0
+            filled[parameter.dtype] = unit, taken + size
+            dtype = str(parameter.dtype).removeprefix("torch.")
+            entries.append(
+                Entry(trained[parameter], tuple(parameter.shape), dtype, str(unit), number)
+            )
+    return entries
+
+
+def _put_slices(
+    optimizer: torch.optim.Optimizer,
+    trained: Mapping[torch.Tensor, str],
+    places: Mapping[str, Place],
+) -> None:
+    for group in optimizer.param_groups:
+        own = [places[trained[each]].slice for each in group["params"] if each in trained]
+        group["params"] = [each for each in own if each is not None]
+
+
+def _check_layouts(layout: FlatLayout, process_set: ProcessSet) -> None:
+    digest = np.frombuffer(bytes.fromhex(layout.digest()), np.uint8)[None]
+    found = rabit.allgather(digest, name="sharded.layout", process_set=process_set)
+    for rank, other in enumerate(found):
+        if not np.array_equal(other, digest[0]):
+            raise Mismatch(
+                f"shard: rank {rank} has other trained parameters than rank {process_set.rank()}. Give every rank the "
+                "same model, and freeze the same parameters"
+            )
