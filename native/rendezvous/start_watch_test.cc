@@ -81,6 +81,18 @@ TEST(StartWatch, the_keys_of_an_epoch_go_with_its_last_rank) {
   EXPECT_OK(start.ranks[0].store->Get("member/host/0", Soon()));
 }
 
+TEST(StartWatch, the_will_of_a_server_takes_no_keys_along) {
+  Start start(2);
+  start.ranks[0].watch.reset();
+  EXPECT_OK(start.ranks[0].store->LeaveWill("servers/ended/0", "host", Soon()));
+  EXPECT_OK(start.ranks[0].store->Set("servers/begun/1", "here"));
+
+  start.ranks[0].store.reset();
+
+  EXPECT_OK(start.ranks[1].store->Get("servers/ended/0", Soon()));
+  EXPECT_OK(start.ranks[1].store->Get("servers/begun/1", Soon()));
+}
+
 TEST(StartWatch, a_late_rank_still_hears_why_the_others_have_gone) {
   Start start(2);
   EXPECT_OK(start.ranks[0].watch->Set("1/host/0", "here"));

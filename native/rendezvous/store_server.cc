@@ -48,6 +48,15 @@ StoreResponse ErrorResponse(const Status& status) {
   return {status.code(), false, 0, status.message()};
 }
 
+// "7/" of "7/failed", the will of every process of epoch 7; empty for other wills, as servers have.
+std::string_view ScopeOfEpoch(std::string_view will_key) {
+  const size_t digits = will_key.find_first_not_of("0123456789");
+  if (digits == 0 || digits == std::string_view::npos || will_key.substr(digits) != "/failed") {
+    return {};
+  }
+  return will_key.substr(0, digits + 1);
+}
+
 class EpollStoreServer final : public StoreServer {
  public:
   EpollStoreServer(std::unique_ptr<Listener> listener, Poller poller)
@@ -299,8 +308,8 @@ void EpollStoreServer::Close(Key key) {
   if (!will_key.empty()) AnswerWaiters(will_key);
 }
 
-// Whoever has a will for "7/failed" belongs to epoch 7.  The last of them takes the keys of the
-// epoch along, all but that one: a rank that comes late still hears why the others have gone.
+// The last process of an epoch takes the keys of the epoch along, all but that of its will: a rank
+// that comes late still hears why the others have gone.
 void EpollStoreServer::SetWill(Connection& connection, std::string key, std::string value) {
   if (!key.empty()) ++wills_[key];
   const std::string last = std::exchange(connection.will_key, std::move(key));
@@ -308,8 +317,8 @@ void EpollStoreServer::SetWill(Connection& connection, std::string key, std::str
   const auto found = wills_.find(last);
   if (found == wills_.end() || --found->second > 0) return;
   wills_.erase(found);
-  const size_t epoch_end = last.find('/');
-  if (epoch_end != std::string::npos) board_.Forget(last.substr(0, epoch_end + 1), last);
+  const std::string_view scope = ScopeOfEpoch(last);
+  if (!scope.empty()) board_.Forget(scope, last);
 }
 
 }  // namespace
