@@ -213,8 +213,6 @@ class GradientArrivals:
             s for pack in self._queue.packs for s in pack.absent() if s.parameter.requires_grad
         ]
         if absent:
-            if self._mode.crossing is not None:
-                self._mode.crossing.flush()  # An update of the last step may still need its gradient.
             self._missing.note_left(absent)
             self.note_absent(absent)
         self.send_missing(absent)
@@ -266,10 +264,14 @@ class GradientArrivals:
         # No hook is left, and waits need no lock. Hidden gradients are waited for when somebody asks.
         if self._waits:
             self.meet()
+            crossing = self._mode.crossing
+            if crossing is not None and crossing.pending:
+                # What this pass has not read keeps the gradient of the last step, and is missing in this one.
+                crossing.flush()
             if self._queue.packs or self._layout.waiting:
                 self._send_unfilled()
             waited_for = self._layout.states
-            if self._mode.crossing is not None:
+            if crossing is not None:
                 waited_for = [s for s in waited_for if not s.is_hidden]
             missing = self.missing()
             is_first = bool(missing) and self._passes == 0
@@ -280,7 +282,7 @@ class GradientArrivals:
                 self.send_missing(missing)
                 missing = []
             self._queue.settle(waited_for)
-            self.is_complete = not missing and self._mode.crossing is None
+            self.is_complete = not missing and crossing is None
         self._passes += 1
 
 

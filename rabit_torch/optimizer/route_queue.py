@@ -164,11 +164,14 @@ class RouteQueue:
     def deliver(self, states: Iterable[ParameterState]) -> None:
         """Waits until the gradients of `states` are reduced, in `state.grad`.
 
-        After an error, which is raised at once, the gradient counts as not delivered.
+        After an error, which is raised at once, the gradient counts as not delivered.  Of what it does not wait
+        for, no second half starts: the first may lack what another rank sends only after this rank has gone on.
         """
+        states = list(states)
         if self._tasks.open:
             self._tasks.pump()
-        if self._halves:
+        tasks = {id(half.task) for _, half in self._halves}
+        if any(id(state.route.handle) in tasks for state in states):
             self.start_second_halves()
         for state in states:
             if state.route.handle is not None:
@@ -180,7 +183,7 @@ class RouteQueue:
             self.replace_refused()
         first_error: RabitError | None = None
         try:
-            self.deliver(())
+            self.start_second_halves()
         except RabitError as error:
             first_error = error
         for state in states:

@@ -580,6 +580,43 @@ report(answers)
             assert all(".odd.weight'" in text or ".even.weight'" in text for text in told)
 
 
+@pytest.mark.parametrize("overlap", ["next-forward", "reduce-scatter"])
+def test_an_update_that_nothing_has_read_is_done_before_the_next_gradients_are_missed(on_ranks, overlap):
+    """What a rank does not use keeps the last update waiting: its zeros must leave all the same."""
+    results = on_ranks(
+        2,
+        SETUP
+        + BRANCHES
+        + """
+import os
+
+import rabit_torch.overlap.deferred as deferred
+
+deferred._TAKE_ALONG = 1  # as where the other gradients are late
+start = {name: value.clone() for name, value in model.state_dict().items()}
+answers = []
+for overlap in ("backward", os.environ["OVERLAP"]):
+    model.load_state_dict(start)
+    model.zero_grad()
+    optimizer = wrap(overlap=overlap)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for step in range(5):
+            optimizer.zero_grad()
+            (model(share(data(step)[0]), (rank + step) % 2 == 0)).square().mean().backward()
+            optimizer.step()
+        optimizer.synchronize()
+    answers.append(flat())
+report(answers)
+""",
+        RABIT_STALL_WARNING="0.3",
+        OVERLAP=overlap,
+    )
+
+    assert results[0] == results[1]
+    assert close(results[0][1], results[0][0])
+
+
 def test_a_second_pass_that_computes_what_was_sent_as_zeros_is_refused(on_ranks):
     results = on_ranks(
         2,
