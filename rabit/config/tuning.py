@@ -251,6 +251,7 @@ class MethodSettings(Settings, group="tuning"):
         "",
         "What DistributedOptimizer of PyTorch divides among the ranks: the optimizer's state, or the gradients as "
         "well; empty: nothing.",
+        kind="choice",
         is_equal=True,
         flag="--shard",
         choices=("", "optimizer", "gradients"),
