@@ -135,6 +135,7 @@ _ENGINE = f"engine tuning {_SETTINGS}"
 _TRAINING = f"training ops {_ENGINE}"
 _SESSION = f"rendezvous diagnostics ops {_ENGINE}"
 _TENSORS = "tensors results compression"
+_WRAPPED = "torch_slot learning_rates untraced sharding"
 _OVERLAP = f"overlap parameter_state ops {_TENSORS}"
 _ARRAYS = "arrays library loaded"
 
@@ -172,7 +173,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
             "ops": _TENSORS,
             "overlap": f"parameter_state ops {_TENSORS}",
             "sharding": f"ops {_TENSORS}",
-            "optimizer distributed state sync_batch_norm waves": f"sharding torch_slot learning_rates untraced {_OVERLAP}",
+            "optimizer distributed state sync_batch_norm waves": f"{_WRAPPED} {_OVERLAP}",
             "data_parallel": f"optimizer state {_OVERLAP}",
             "elastic functions": "state",
             "mpi_ops": f"ops {_TENSORS}",
