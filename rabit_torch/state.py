@@ -11,7 +11,6 @@ import rabit
 from rabit import InvalidArgument, ProcessSet, global_process_set
 from rabit.framework import check_process_set, sequence_like
 from rabit_torch.ops.collectives import broadcast_async_
-from rabit_torch.sharding.optimizer import ShardedOptimizer
 from rabit_torch.tensors import on_host
 
 _SHOWN = 5  # names of each kind in an error
@@ -220,8 +219,10 @@ def broadcast_optimizer_state(
     check_process_set(process_set)
     if process_set.size() == 1:
         return
-    if isinstance(optimizer, ShardedOptimizer):
-        optimizer.broadcast_options(root_rank)
+    # Of a ShardedOptimizer, whose module few programs load.
+    broadcast_options = getattr(optimizer, "broadcast_options", None)
+    if broadcast_options is not None:
+        broadcast_options(root_rank)
         return
     # Loading a state adds hyper-parameters, such as `differentiable`, and a rank that begins has loaded none.
     inner = getattr(optimizer, "_rabit_inner", optimizer)
