@@ -11,7 +11,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings"]
 html_theme = "furo"
 exclude_patterns = ["_build", "changes"]
 myst_enable_extensions = ["deflist"]
-myst_heading_anchors = 3
+myst_heading_anchors = 4
 
 default_role = "py:obj"
 add_module_names = False
