@@ -116,16 +116,6 @@ class Topology:
         described = [self.names, self.hosts, str(self.unit), sorted(self.capacity.items())]
         return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:12]
 
-    @property
-    def is_balanced(self) -> bool:
-        """Whether as much can enter as can leave each switch."""
-        for switch in range(self.hosts, len(self.names)):
-            entering = sum(value for (_, end), value in self.capacity.items() if end == switch)
-            leaving = sum(value for (start, _), value in self.capacity.items() if start == switch)
-            if entering != leaving:
-                return False
-        return True
-
     def to_json(self) -> dict[str, Any]:
         """The description that `from_json` reads, with one-way links."""
         nodes = [

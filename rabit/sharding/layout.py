@@ -10,11 +10,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from rabit.checkpoint.leaves import even_rows
 from rabit.errors import InvalidArgument
 
 __all__ = ["Entry", "Flat", "FlatLayout", "Interval", "Move"]
@@ -100,8 +103,8 @@ class FlatLayout:
 
     def part(self, flat: Flat, rank: int) -> Interval:
         """The rows of `flat` that `rank` owns: `start` and `length` count rows."""
-        each, more = divmod(flat.rows, self.parts)
-        return Interval(rank * each + min(rank, more), each + (rank < more))
+        first, end = even_rows(flat.rows, rank, self.parts)
+        return Interval(first, end - first)
 
     def slice_of(self, name: str, rank: int) -> Interval:
         """The elements of the tensor `name` that `rank` owns. Raises KeyError for another name."""
@@ -150,6 +153,15 @@ class FlatLayout:
         """Sixteen hexadecimal digits that are equal for equal layouts: ranks compare them at start."""
         text = json.dumps([self.parts, self.block, [astuple(entry) for entry in self.entries]])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def first_other(self, gather: Callable[[Any], Any]) -> int | None:
+        """The first rank whose layout is not equal to this rank's; None if all are.
+
+        gather: joins the rows of all ranks, each of bytes; it blocks until every rank has called this.
+        """
+        own = np.frombuffer(bytes.fromhex(self.digest()), np.uint8)[None]
+        differs = (np.asarray(gather(own)) != own).any(axis=1)
+        return int(differs.argmax()) if differs.any() else None
 
     def _cuts(self, name: str) -> Iterator[int]:
         """Where the tensor goes from one owner to the next, and its end."""

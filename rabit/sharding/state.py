@@ -211,14 +211,14 @@ class ShardedState:
         return list(probe)
 
     def _check_layouts(self) -> None:
-        digest = np.frombuffer(bytes.fromhex(self.layout.digest()), np.uint8)[None]
-        found = allgather(digest, f"{self._name}.layout", self._set, engine=self._engine)
-        for rank, other in enumerate(found):
-            if not np.array_equal(other, digest[0]):
-                raise Mismatch(
-                    f"ShardedState {self._name!r} on rank {self._rank}: rank {rank} has other tensors. "
-                    "Give every rank the same names, shapes and types in the same order."
-                )
+        rank = self.layout.first_other(
+            lambda own: allgather(own, f"{self._name}.layout", self._set, engine=self._engine)
+        )
+        if rank is not None:
+            raise Mismatch(
+                f"ShardedState {self._name!r} on rank {self._rank}: rank {rank} has other tensors. "
+                "Give every rank the same names, shapes and types in the same order."
+            )
 
     def _check_gradients(self, gradients: Mapping[str, Array]) -> None:
         for name, parameter in self.parameters.items():

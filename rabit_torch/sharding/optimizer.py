@@ -336,11 +336,11 @@ def _put_slices(
 
 
 def _check_layouts(layout: FlatLayout, process_set: ProcessSet) -> None:
-    digest = np.frombuffer(bytes.fromhex(layout.digest()), np.uint8)[None]
-    found = rabit.allgather(digest, name="sharded.layout", process_set=process_set)
-    for rank, other in enumerate(found):
-        if not np.array_equal(other, digest[0]):
-            raise Mismatch(
-                f"shard: rank {rank} has other trained parameters than rank {process_set.rank()}. Give every rank the "
-                "same model, and freeze the same parameters"
-            )
+    rank = layout.first_other(
+        lambda own: rabit.allgather(own, name="sharded.layout", process_set=process_set)
+    )
+    if rank is not None:
+        raise Mismatch(
+            f"shard: rank {rank} has other trained parameters than rank {process_set.rank()}. Give every rank the "
+            "same model, and freeze the same parameters"
+        )
