@@ -324,7 +324,7 @@ bench-lanes: $(VENV)/.package $(VENV)/.tools ## a fast backend beside a slow one
 TEXT_STEPS ?= 64
 TEXT_SEEDS ?= 1
 # The picture of the guide is of 128 steps; a shorter run leaves it as it is.
-TEXT_PICTURE = $(if $(filter 128,$(TEXT_STEPS)),docs/guides/methods/text.svg,$(BUILD)/methods_text.svg)
+TEXT_PICTURE = $(if $(filter 128,$(TEXT_STEPS)),docs/evidence/methods_text.svg,$(BUILD)/methods_text.svg)
 METHODS := $(BUILD)/methods
 # What an older build has measured is forgotten; a run that was cut goes on where it was.
 methods: $(VENV)/.torch $(VENV)/.package ## gradient methods: digits, a text, slow links and peers, one verdict (root for the links; 20 min)

@@ -17,7 +17,7 @@ PLACE = re.compile(r"(<!-- table of (\w+) -->\n).*?(<!-- end -->)", re.S)
 
 
 def of_family(family: str) -> str:
-    """The methods of docs/guides/methods/FAMILY.md."""
+    """The methods of docs/reference/methods/FAMILY.md."""
     rows = []
     for name, row in sorted(catalog.FAMILIES[family].items()):
         arguments = registry.defaults(name).split(",")
@@ -39,7 +39,7 @@ def of_family(family: str) -> str:
 
 
 def of_codecs() -> str:
-    """The codecs of docs/guides/compression.md."""
+    """The codecs of docs/howto/compression.md."""
     rows = [
         (f"`Compression.{call}`", bits, row.of, wants)
         for row in CODECS.values()

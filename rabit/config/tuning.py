@@ -140,7 +140,7 @@ class TuningSettings(Settings, group="tuning"):
     autotune: bool = setting(
         False,
         "Rank 0 tries other sizes while the job trains, and keeps what is faster; see "
-        "docs/guides/autotuning.md.",
+        "docs/howto/autotuning.md.",
         is_equal=True,
         flag="--autotune",
         level="basic",

@@ -1,4 +1,4 @@
-"""A route table: what `rabitrun tune` has measured, as a file; see docs/guides/tuning.md.
+"""A route table: what `rabitrun tune` has measured, as a file; see docs/howto/tuning.md.
 
 The file is JSON.  Its rules are in the language of RABIT_ROUTE, its rows say what they follow from,
 and its hash covers all of it.  A folder may hold tables of many topologies.

@@ -4,7 +4,7 @@ The model: layers compute in order, forward and then backward; the gradient of a
 when its backward is; one link carries one gradient at a time, layer i for c_i seconds.  Where every
 piece can be preempted at no cost these are exact: `barrier` is what no order of communication beats
 while the update waits for all gradients, `crossing` what nothing beats at all (scheduling with
-release dates and delivery tails; the proof is in docs/guides/scheduling.md).
+release dates and delivery tails; the proof is in docs/explain/scheduling.md).
 """
 
 from __future__ import annotations

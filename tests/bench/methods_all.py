@@ -46,7 +46,7 @@ class Part:
 
 
 def parts_of(options: argparse.Namespace) -> list[Part]:
-    folder, guide = options.folder, HERE.parents[1] / "docs" / "guides" / "methods"
+    folder, pictures = options.folder, HERE.parents[1] / "docs" / "evidence"
     text, digits, peers = (folder / f"{each}.json" for each in ("text", "digits", "peers"))
     text_links, slow, fast = (
         folder / f"{each}.json" for each in ("text_links", "links_100M", "links_1G")
@@ -72,7 +72,7 @@ def parts_of(options: argparse.Namespace) -> list[Part]:
         Part("torch's own hooks", MINUTES["peers"], [".", "methods_peers", "--save", peers], peers),
         Part(
             "picture of links", 0.1,
-            ["methods_picture.py", slow, fast, "--digits", digits, "--picture", guide / "measured.svg"],
+            ["methods_picture.py", slow, fast, "--digits", digits, "--picture", pictures / "methods_measured.svg"],
             needs=(slow, fast),
         ),
         Part("verdict", 0.1, ["methods_verdict.py", folder]),

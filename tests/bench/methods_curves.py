@@ -1,6 +1,6 @@
-"""Draws what methods_text.py and methods_text_links.py have measured: docs/guides/methods/text.svg.
+"""Draws what methods_text.py and methods_text_links.py have measured: docs/evidence/methods_text.svg.
 
-    python tests/bench/methods_curves.py build/text.json docs/guides/methods/text.svg [--links build/text_links.json]
+    python tests/bench/methods_curves.py build/text.json docs/evidence/methods_text.svg [--links build/text_links.json]
 
 One panel for each family: loss on unseen text against the bytes that a rank has sent so far, from the first
 step to the last, beside the plain mean; with --links as many panels below, against the seconds that these steps

@@ -1,7 +1,7 @@
-"""Draws what methods_links.py and methods_digits.py have measured: docs/guides/methods/measured.svg.
+"""Draws what methods_links.py and methods_digits.py have measured: docs/evidence/methods_measured.svg.
 
     python tests/bench/methods_picture.py build/links_100M.json build/links_1G.json --digits build/digits.json \
-        --picture docs/guides/methods/measured.svg
+        --picture docs/evidence/methods_measured.svg
 
 Above: seconds of a step on each link, beside torch's hooks.  Below: accuracy on digits, with the best and
 the worst seed.

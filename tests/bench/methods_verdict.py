@@ -4,7 +4,7 @@
 
 Reads digits.json, text.json, links_*.json, peers.json and waits.json of a folder, as far as they are there.
 Ends with 1 if an accuracy or the bytes of a method fall short: those depend on no machine.  What the text and the clock
-show is in the table as well; what the guide says of it is docs/guides/methods.md.
+show is in the table as well; what the guide says of it is docs/howto/methods.md.
 """
 
 from __future__ import annotations

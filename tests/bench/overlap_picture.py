@@ -1,6 +1,6 @@
-"""Draws what overlaps with what, from the engine's timeline: docs/guides/overlap.svg.
+"""Draws what overlaps with what, from the engine's timeline: docs/explain/overlap.svg.
 
-    sudo python tests/bench/overlap_picture.py docs/guides/overlap.svg
+    sudo python tests/bench/overlap_picture.py docs/explain/overlap.svg
 
 Two ranks on shaped links train an emulated model of six equal layers with as much communication as
 computation, in three modes.  Drawn are two steps of rank 0 in each.

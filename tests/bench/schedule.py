@@ -9,7 +9,7 @@ backward, next-forward and reduce-scatter are the overlaps of DistributedOptimiz
 and settings.  rho is communication over computation.  Every rank has a network namespace; all ways to communicate
 live in the same processes and take turns.  T* is the shortest step that any order of communication
 can reach with the measured link, T_bar the shortest while the update waits for all gradients (see
-docs/guides/scheduling.md).  Printed are epsilon = T*/T, the speed-up over rabit's own fused FIFO with
+docs/explain/scheduling.md).  Printed are epsilon = T*/T, the speed-up over rabit's own fused FIFO with
 a barrier, and T beside what the model predicts, with 95 % bootstrap intervals.
 """
 

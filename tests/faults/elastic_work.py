@@ -41,7 +41,7 @@ class ArrayWork:
 
 
 class TorchWork:
-    """A DistributedOptimizer, a learning-rate schedule and a DataLoader, as guides/elastic.md has them."""
+    """A DistributedOptimizer, a learning-rate schedule and a DataLoader, as howto/elastic.md has them."""
 
     def __init__(self, kind: str) -> None:
         import torch

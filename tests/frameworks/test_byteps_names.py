@@ -15,7 +15,7 @@ from support.pages import run_program_of
 import rabit_torch
 
 SCRIPT = Path(__file__).parent / "scripts" / "byteps_training.py"
-GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "migrating_from_byteps.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "start" / "from_byteps.md"
 
 # The names of byteps.torch 0.2 with their first arguments, in order.
 FUNCTIONS = {

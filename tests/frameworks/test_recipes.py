@@ -13,7 +13,7 @@ import pytest
 # The libraries take long to load where several processes share a processor.
 pytestmark = pytest.mark.timeout(400)
 
-GUIDES = Path(__file__).parents[2] / "docs" / "guides"
+GUIDES = Path(__file__).parents[2] / "docs" / "howto"
 
 
 def programs(page):

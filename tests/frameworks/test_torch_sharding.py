@@ -455,6 +455,6 @@ def test_hyper_parameters_are_broadcast_before_and_after_steps():
 
 
 def test_the_program_of_the_guide_runs(tmp_path):
-    guide = Path(__file__).resolve().parents[2] / "docs" / "guides" / "sharding.md"
+    guide = Path(__file__).resolve().parents[2] / "docs" / "howto" / "sharding.md"
 
     run_program_of(guide.read_text(), tmp_path)

@@ -37,7 +37,7 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_quickstart_runs_as_written(tmp_path):
-    page = ROOT / "docs" / "quickstart.md"
+    page = ROOT / "docs" / "start" / "quickstart.md"
     for code in blocks(page, "python"):
         name = code.splitlines()[0].removeprefix("# ")
         (tmp_path / name).write_text(code)
@@ -99,7 +99,7 @@ def test_every_error_class_is_documented():
 
 
 def test_every_decision_record_has_a_number_of_its_own():
-    records = sorted((ROOT / "docs" / "design").glob("0*.md"))
+    records = sorted((ROOT / "docs" / "contribute" / "decisions").glob("0*.md"))
     numbers = [path.name[:4] for path in records]
 
     assert [each.name for each in records if numbers.count(each.name[:4]) > 1] == []
@@ -107,7 +107,7 @@ def test_every_decision_record_has_a_number_of_its_own():
 
 
 def test_every_decision_record_has_the_four_parts():
-    records = sorted((ROOT / "docs" / "design").glob("0*.md"))
+    records = sorted((ROOT / "docs" / "contribute" / "decisions").glob("0*.md"))
     bad = [
         path.name
         for path in records

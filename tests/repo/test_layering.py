@@ -1,4 +1,4 @@
-"""Includes and imports go downward only; the tables are those of docs/architecture.md."""
+"""Includes and imports go downward only; the tables are those of docs/explain/architecture.md."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "docs"))
 
 import tables
 
-GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
-FAMILIES = sorted((GUIDES / "methods").glob("*.md"))
+REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
+FAMILIES = sorted((REFERENCE / "methods").glob("*.md"))
 
 
 def named(page: Path) -> list[str]:

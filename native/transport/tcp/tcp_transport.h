@@ -1,5 +1,5 @@
 // The TCP transport: IPv4 and IPv6, checked, and restored when a connection breaks (decision D12,
-// docs/design/0003-tcp-frames-and-acknowledgements.md).
+// docs/contribute/decisions/0003-tcp-frames-and-acknowledgements.md).
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-"""Methods around other methods: see docs/guides/methods/adaptive.md."""
+"""Methods around other methods: see docs/reference/methods/adaptive.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods that go by the clock: see docs/guides/methods/asynchronous.md."""
+"""Methods that go by the clock: see docs/reference/methods/asynchronous.md."""
 
 from __future__ import annotations
 

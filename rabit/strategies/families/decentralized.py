@@ -1,4 +1,4 @@
-"""Methods of neighbours in place of all: see docs/guides/methods/decentralized.md."""
+"""Methods of neighbours in place of all: see docs/reference/methods/decentralized.md."""
 
 from __future__ import annotations
 

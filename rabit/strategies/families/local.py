@@ -1,4 +1,4 @@
-"""Methods of rare exchanges: see docs/guides/methods/local.md."""
+"""Methods of rare exchanges: see docs/reference/methods/local.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods that send thin factors: see docs/guides/methods/low_rank.md."""
+"""Methods that send thin factors: see docs/reference/methods/low_rank.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods whose momentum travels: see docs/guides/methods/momentum.md."""
+"""Methods whose momentum travels: see docs/reference/methods/momentum.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods that send fewer bits for each entry: see docs/guides/methods/quantisation.md."""
+"""Methods that send fewer bits for each entry: see docs/reference/methods/quantisation.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods that send few entries: see docs/guides/methods/sparsification.md."""
+"""Methods that send few entries: see docs/reference/methods/sparsification.md."""
 
 from __future__ import annotations
 

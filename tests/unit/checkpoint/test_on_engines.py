@@ -13,7 +13,7 @@ from rabit.checkpoint import Checkpoint
 from rabit.checkpoint.folder import Folder
 from rabit.testing import run_ranks
 
-GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "checkpoints.md"
+GUIDE = Path(__file__).resolve().parents[3] / "docs" / "howto" / "checkpoints.md"
 
 
 def test_the_program_of_the_guide_goes_on_where_it_ended(tmp_path):

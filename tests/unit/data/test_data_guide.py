@@ -4,7 +4,7 @@ from pathlib import Path
 
 from support.pages import run_program_of
 
-GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guides" / "data.md"
+GUIDE = Path(__file__).resolve().parents[3] / "docs" / "howto" / "data.md"
 
 
 def test_the_program_of_the_guide_runs(tmp_path):
