@@ -58,6 +58,7 @@ if _typing.TYPE_CHECKING:
         Unsupported,
     )
     from rabit.launch.run import RunFailed, run
+    from rabit.meeting import Meeting
     from rabit.ops.allreduces import allreduce, allreduce_, allreduce_async, allreduce_async_
     from rabit.ops.exchanges import (
         alltoall,
@@ -163,6 +164,7 @@ else:
             "RabitError ResourceExhausted TimedOut Unsupported"
         ),
         "rabit.launch.run": "RunFailed run",
+        "rabit.meeting": "Meeting",
         "rabit.ops.allreduces": "allreduce allreduce_ allreduce_async allreduce_async_",
         "rabit.ops.exchanges": (
             "alltoall alltoall_async gather gather_async join recv recv_async scatter "
@@ -231,6 +233,7 @@ __all__ = [
     "JobRuntime",
     "Kind",
     "Max",
+    "Meeting",
     "Min",
     "Mismatch",
     "NotInitialized",

@@ -8,7 +8,7 @@ import sys
 from rabit._native import check, load
 from rabit.config.config import Config, process_environment
 from rabit.errors import RabitError
-from rabit.rendezvous.discovery import Meeting
+from rabit.rendezvous.discovery import Discovery
 
 __all__ = ["main"]
 
@@ -22,7 +22,7 @@ def main() -> int:
     environ = process_environment()
     number = environ.get("RABIT_RANK", "")
     try:
-        config = Meeting().place(Config.from_environ(environ), environ, None)
+        config = Discovery().place(Config.from_environ(environ), environ, None)
         library = load(config.library)
         check(library, library.rabit_serve(config.to_options().encode("utf-8")))
     except RabitError as error:

@@ -8,13 +8,14 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rabit.config.config import Config, process_environment
+from rabit.config.config import Config, rank_environment
 from rabit.config.together import check_together
 from rabit.diagnostics.ending import (
     REPORT_FD,
+    REPORT_STORE,
     take_place,
     tell_admitted,
     tell_on_failure,
@@ -26,7 +27,7 @@ from rabit.engine.engine import Engine
 from rabit.engine.pool import Pool
 from rabit.errors import InvalidArgument, Mismatch, PeerLost, RabitError, TimedOut, has_failed
 from rabit.printable import printable
-from rabit.rendezvous.discovery import Meeting
+from rabit.rendezvous.discovery import Discovery
 from rabit.rendezvous.waiting import says_after_a_while, whom_it_waits_for
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class _State:
         self.has_run = False  # an engine
         self.epoch = 0  # of the last one that was to start
         self.is_homogeneous = True
-        self.meeting = Meeting()
+        self.discovery = Discovery()
         # Of an elastic job: what outlives engines, and of which epoch and members the newest one is.
         self.pool: Pool | None = None
         self.elastic_epoch = 0
@@ -92,11 +93,12 @@ def init(
         if _state.engine is not None and not _state.engine.is_closed:
             return
         open_standard_streams()
-        environ = process_environment()
-        watch_ending(-1, environ)  # From here on: what is wrong with the settings is a cause as well.
+        environ = rank_environment()
+        report = _reporter(environ)
+        watch_ending(-1, environ, report)  # From here on: what is wrong with the settings is a cause as well.
         found = Config.from_environ(environ) if config is None else config
-        found = _state.meeting.place(found, environ, comm)
-        watch_ending(found.rank, environ)
+        found = _state.discovery.place(found, environ, comm)
+        watch_ending(found.rank, environ, report)
         check_together(found, f"on rank {found.rank}")
         _check_sets(process_sets, found)
         with _waiting(found):
@@ -113,6 +115,15 @@ def init(
     if not isinstance(process_sets, str):
         for each in _distinct(process_sets or ()):
             each.register(engine)
+
+
+def _reporter(environ: Mapping[str, str]) -> Callable[[bytes], None] | None:
+    """How a rank of a rabit.Meeting says why it ends; None: its launcher has a pipe, or there is none."""
+    if not environ.get(REPORT_STORE):
+        return None
+    from rabit.rendezvous.store_reports import reporter
+
+    return reporter(environ)
 
 
 def _waiting(config: Config) -> contextlib.AbstractContextManager[object]:
@@ -305,6 +316,17 @@ def _close(engine: Engine, timeout: float) -> None:
             print(summary_text(engine.statistics()), file=sys.stderr)
 
 
+def abandon() -> None:
+    """Ends the default engine of a program that has failed, at once; what its end finds is a consequence."""
+    with _state.lock:
+        engine, _state.engine = _state.engine, None
+        if engine is None or _state.pid != os.getpid():
+            return
+        set_default_engine(None)
+        with contextlib.suppress(RabitError):
+            engine.close(0.0)
+
+
 def is_initialized() -> bool:
     """True between init() and shutdown()."""
     try:
@@ -378,7 +400,7 @@ def _shutdown_at_exit() -> None:
             print(f"rabit: at exit: {error}", file=sys.stderr)
     finally:
         if _state.pid == os.getpid():
-            _state.meeting.close()
+            _state.discovery.close()
 
 
 atexit.register(_shutdown_at_exit)

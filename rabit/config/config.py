@@ -18,12 +18,31 @@ from rabit.config.setting import nearest
 from rabit.config.tuning import MethodSettings, TuningSettings
 from rabit.errors import InvalidArgument
 
-__all__ = ["Config", "process_environment"]
+__all__ = ["SECRET_VALUE", "Config", "adopt_environment", "process_environment", "rank_environment"]
 
 
 def process_environment() -> Mapping[str, str]:
     """The environment of this process, as it is now.  Nothing else in the package reads it."""
     return dict(os.environ)
+
+
+# The secret of a job as a value, for a process of another host: it leaves the environment with the first look.
+SECRET_VALUE = "_RABIT_SECRET"
+_secrets: dict[int, str] = {}  # by process: a forked child inherits none
+
+
+def rank_environment() -> Mapping[str, str]:
+    """As `process_environment`, for a process that becomes a rank: programs that it starts get no secret."""
+    given = os.environ.pop(SECRET_VALUE, "")
+    if given:
+        _secrets[os.getpid()] = given
+    taken = _secrets.get(os.getpid())
+    return {**os.environ, **({SECRET_VALUE: taken} if taken else {})}
+
+
+def adopt_environment(environ: Mapping[str, str]) -> None:
+    """This process has these variables from now on."""
+    os.environ.update(environ)
 
 
 _CODE = "set in code"

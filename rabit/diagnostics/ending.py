@@ -14,7 +14,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "REPORT_FD",
+    "REPORT_STORE",
+    "stop_watching",
     "take_place",
     "tell_admitted",
+    "tell_error",
     "tell_given_up",
     "tell_met",
     "tell_on_failure",
@@ -37,8 +40,12 @@ __all__ = [
 
 # Of the launcher: the writing end of its pipe to this rank.
 REPORT_FD = "_RABIT_REPORT_FD"
+# Of a rabit.Meeting, which has no pipe: reports go to its store.
+REPORT_STORE = "_RABIT_REPORT_STORE"
 # All fits into an empty pipe, so that a launcher that does not read for a while holds nobody up.
 _LONGEST_TEXT = 2_000
+# A store is told of ends alone: each report is a connection.
+_ENDS = ("leaving", "raised")
 # What other launchers leave in the environment of a rank.
 _FOREIGN_MARKS = ("TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 # They end the other ranks as soon as one has failed: a rank waits so long only if the one that it lost hangs.
@@ -53,6 +60,7 @@ class _Watch:
         self.rank = -1
         self.members: Sequence[int] = ()  # by rank, what the launcher calls them; empty: the same
         self.descriptor = -1
+        self.report: Callable[[bytes], None] | None = None
         self.has_told = False
         self.is_among_strangers = False  # another launcher started it, which reports the rank that ends first
         self.lost = -1  # the rank whose end made this one raise
@@ -65,10 +73,15 @@ class _Watch:
 
     def tell(self, document: Mapping[str, Any]) -> None:
         """One line for the launcher, if it listens."""
-        if self.descriptor < 0 or self.pid != os.getpid():
+        if self.pid != os.getpid():
+            return
+        line = json.dumps(document).encode() + b"\n"
+        if self.report is not None and document["event"] in _ENDS:
+            self.report(line)
+        if self.descriptor < 0:
             return
         try:
-            os.write(self.descriptor, json.dumps(document).encode() + b"\n")
+            os.write(self.descriptor, line)
         except OSError:
             self.descriptor = -1  # The launcher is gone, and with it everyone who could read.
 
@@ -85,9 +98,15 @@ class _Watch:
 _watch: list[_Watch] = []  # One or none.
 
 
-def watch_ending(rank: int, environ: Mapping[str, str], awaits_all: bool = True) -> None:
+def watch_ending(
+    rank: int,
+    environ: Mapping[str, str],
+    report: Callable[[bytes], None] | None = None,
+    awaits_all: bool = True,
+) -> None:
     """From now on this process, which has become `rank`, tells why it ends.
 
+    report: sends a line to a driver that has no pipe to this process.
     awaits_all: it is about to wait for all ranks of the job, so that the launcher ends the job if one ends well
     without waiting too; false for an engine of some of them.
     """
@@ -96,7 +115,7 @@ def watch_ending(rank: int, environ: Mapping[str, str], awaits_all: bool = True)
         sys.excepthook = _hook
         hear_dropped_interrupts()
     watch = _watch[0]
-    watch.rank = rank
+    watch.rank, watch.report, watch.has_told = rank, report or watch.report, False
     watch.descriptor = _report_descriptor(environ)
     watch.is_among_strangers = watch.descriptor < 0 and any(mark in environ for mark in _FOREIGN_MARKS)
     forget_losses()
@@ -104,6 +123,28 @@ def watch_ending(rank: int, environ: Mapping[str, str], awaits_all: bool = True)
     # Handlers run in reverse: this one before those that stop the engine.
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
+
+
+def tell_error(error: BaseException) -> None:
+    """The launcher and the other ranks learn that `error` ends the work of this process, which is watched.
+
+    For programs that catch what a rank raises, such as the workers of a pool.
+    """
+    watch = _watch[0]
+    lost = _lost_rank(error, watch.rank)
+    _tell_raised(watch, error, lost)
+    if lost < 0:
+        watch.tell_ranks(error)
+
+
+def stop_watching() -> None:
+    """This process is not a rank any more, and goes on with other work."""
+    atexit.unregister(_at_exit)
+    if _watch and _watch[0].pid == os.getpid():
+        if sys.excepthook is _hook:
+            sys.excepthook = _watch[0].previous_hook
+        _watch.clear()
+    forget_losses()
 
 
 def take_place(rank: int, members: Sequence[int]) -> None:

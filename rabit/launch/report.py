@@ -16,6 +16,7 @@ __all__ = [
     "describe_end",
     "describe_status",
     "exit_status",
+    "explain",
     "job_status",
     "named_peers",
     "render",
@@ -163,19 +164,11 @@ _HINTS = {
 
 def render(culprit: Failure, failures: Sequence[Failure], size: int) -> str:
     """The block for the user: the cause, its last lines, and what became of the other ranks."""
-    lines = _headline(culprit, size)
+    lines = explain(culprit, failures, size)
     if culprit.has_raised:
-        assert culprit.told is not None
-        if culprit.told.place:
-            lines.append(f"  At {culprit.told.place}" + (":" if culprit.told.code else ""))
-            lines += [f"    | {line}" for line in culprit.told.code.splitlines()]
         lines.append(f"  Its traceback is among the lines of rank {culprit.rank} above.")
     elif culprit.is_own:
-        if culprit.status in _HINTS:
-            lines.append(f"  {_HINTS[culprit.status]}")
         lines += _tail(culprit)
-    else:
-        lines += _waiting(culprit, failures)
     others = [
         each
         for each in failures
@@ -193,6 +186,24 @@ def render(culprit: Failure, failures: Sequence[Failure], size: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+def explain(
+    culprit: Failure, failures: Sequence[Failure], size: int, speaker: str = "rabitrun"
+) -> list[str]:
+    """The lines about the cause alone, without what it wrote.  speaker: who reports it."""
+    lines = _headline(culprit, size, speaker)
+    if culprit.has_raised:
+        assert culprit.told is not None
+        if culprit.told.place:
+            lines.append(f"  At {culprit.told.place}" + (":" if culprit.told.code else ""))
+            lines += [f"    | {line}" for line in culprit.told.code.splitlines()]
+    elif culprit.is_own:
+        if culprit.status in _HINTS:
+            lines.append(f"  {_HINTS[culprit.status]}")
+    else:
+        lines += _waiting(culprit, failures)
+    return lines
+
+
 def _said(message: str, before: str) -> list[str]:
     """The first line of `message` after `before`, and the next lines of it as quotations."""
     first, *rest = message.strip().split("\n")
@@ -202,11 +213,11 @@ def _said(message: str, before: str) -> list[str]:
     return [f"{before}: {first}" if first else before, *shown]
 
 
-def _headline(culprit: Failure, size: int) -> list[str]:
+def _headline(culprit: Failure, size: int, speaker: str) -> list[str]:
     name = f"rank {culprit.rank} of {size}"
     if culprit.rank >= size:
         name = f"server {culprit.rank - size}"
-    who = f"rabitrun: {name} (host {culprit.host})"
+    who = f"{speaker}: {name} (host {culprit.host})"
     when = f"{culprit.began_s:.1f} s after the start"
     told = culprit.told
     if told is not None and told.raised:

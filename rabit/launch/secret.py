@@ -26,11 +26,11 @@ def memory_file(content: bytes, name: str) -> int:
     return descriptor
 
 
-def write_secret_file(path: Path) -> None:
-    """Makes `path`, mode 0600, with a fresh secret.  Raises FileExistsError if it exists."""
+def write_secret_file(path: Path, secret: bytes | None = None) -> None:
+    """Makes `path`, mode 0600, with this secret or a fresh one.  Raises FileExistsError if it exists."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        file.write(make_secret().hex() + "\n")
+        file.write((secret or make_secret()).hex() + "\n")
 
 
 def main() -> int:

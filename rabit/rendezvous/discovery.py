@@ -1,4 +1,4 @@
-"""Meeting: finds the placement of this process, and serves the store where that is its task.
+"""Discovery: finds the placement of this process, and serves the store where that is its task.
 
 rabitrun, torchrun, Open MPI, MPICH, and Slurm's srun each leave variables in the environment of
 the processes they start.  `discover` reads them; nothing else in the package knows a launcher.
@@ -17,7 +17,7 @@ from rabit.rendezvous import environments
 from rabit.rendezvous.host_port import format_address, split_address
 from rabit.rendezvous.placement import Placement, host_key, under_rabitrun, with_settings
 
-__all__ = ["Meeting", "StoreServer", "discover"]
+__all__ = ["Discovery", "StoreServer", "discover"]
 
 
 def discover(environ: Mapping[str, str], timeout: float = 60.0) -> Placement:
@@ -68,7 +68,7 @@ class StoreServer:
             self._library.rabit_store_stop(store)
 
 
-class Meeting:
+class Discovery:
     """Where the ranks of this job find each other; lives as long as the process."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from rabit.config.config import Config
+from rabit.config.config import SECRET_VALUE, Config
 from rabit.errors import InvalidArgument
 from rabit.rendezvous.host_port import split_address
 from rabit.rendezvous.private_file import read_private_file
@@ -115,6 +115,8 @@ def given_secret(environ: Mapping[str, str], rank: int) -> bytes:
         return _decode_secret(_read_secret_descriptor(int(descriptor), rank), "RABIT_SECRET_FD")
     if path:
         return secret_from_file(path)
+    if value := environ.get(SECRET_VALUE):
+        return _decode_secret(value, SECRET_VALUE)
     raise InvalidArgument(
         f"rank {rank} has no secret: neither RABIT_SECRET_FD nor RABIT_SECRET_FILE is set, and "
         "ranks prove with it that they belong to the job. Start the job with rabitrun, or make "

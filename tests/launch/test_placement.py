@@ -14,7 +14,7 @@ import pytest
 from rabit import Config
 from rabit.errors import InvalidArgument, TimedOut
 from rabit.rendezvous import meeting_file, other_launchers, placement
-from rabit.rendezvous.discovery import Meeting, discover
+from rabit.rendezvous.discovery import Discovery, discover
 from rabit.rendezvous.environments import expand_host_list, expand_task_counts
 from rabit.rendezvous.other_launchers import publish
 
@@ -465,7 +465,7 @@ def test_what_the_settings_say_of_places_is_not_dropped(secret_file, tmp_path, s
         path.write_text("".join(f'{name} = "{text}"\n' for name, text in wanted.items()))
         config = Config.from_environ({"RABIT_CONFIG_FILE": str(path)})
 
-    placed = Meeting().place(config, rabitrun(), None)
+    placed = Discovery().place(config, rabitrun(), None)
 
     assert (placed.bind_address, placed.host_key) == ("127.0.0.9", "rack7")
     assert placed.secret == SECRET
@@ -476,6 +476,6 @@ def test_the_interfaces_of_the_settings_choose_the_address(secret_file):
     config = Config(network_interfaces="lo", secret_file=str(secret_file))
     marks = rabitrun(RABIT_STORE_ADDRESS="192.0.2.7:4711")
 
-    placed = Meeting().place(config, marks, None)
+    placed = Discovery().place(config, marks, None)
 
     assert placed.bind_address == "127.0.0.1"
