@@ -8,7 +8,7 @@
     |-- PeerLost                            a rank died or became unreachable; see `.rank`
     |-- TimedOut (also TimeoutError)        a deadline passed
     |-- Aborted                             the engine stopped before the operation finished
-    |-- IntegrityError                      numbers are wrong on one rank, and all are told
+    |-- IntegrityError                      numbers are wrong on one rank; all ranks report it
     |-- ResourceExhausted                   memory, descriptors, queue slots
     `-- Internal                            a defect of this library
 
@@ -135,7 +135,7 @@ def first_loss() -> RabitError | None:
 
 
 def has_failed() -> bool:
-    """True if the program has had an error that stops an engine: what its shutdown then finds is no news."""
+    """True if the program has had an error that stops an engine: what its shutdown then finds is not reported again."""
     return bool(_failed)
 
 

@@ -58,7 +58,7 @@ class Checkpoint:
     folder: None: RABIT_CHECKPOINT, which `rabitrun --checkpoint` sets.
     keep: how many generations stay.  every: of how many steps one is due; see is_due().
     on_error: "raise": a save that failed is an error of the next save(), wait() or close(); "warn":
-    it is told on standard error, and training goes on.
+    it is reported on standard error, and training continues.
     allow_pickle: objects that are neither plain values nor tensors are pickled; loading them again
     runs code.
     Used by one thread.  `save` and `restore` are collective, on all ranks of `process_set`.
@@ -185,10 +185,10 @@ class Checkpoint:
             found = self._try(f"{name}.{number}", number, skipped)
             if found is not None:
                 return self._told(found, skipped)
-        if any("not finished" not in each for each in skipped):
+        if any("not finished" not in reason for reason in skipped):
             raise CheckpointDamaged(
                 f"checkpoint: no generation in {self.folder} is whole: {'; '.join(skipped)}. Put a copy "
-                "there, or choose another folder to start anew."
+                "there, or choose another folder to start again."
             )
         return None
 
@@ -206,7 +206,7 @@ class Checkpoint:
         if said[2]:
             raise CheckpointDamaged(f"checkpoint: rank 0 cannot read {said[2]}.", 0)
         newest = max(said[1], default=0)
-        skipped += [f"generation {each} was not finished" for each in said[0] if each > newest]
+        skipped += [f"generation {answer} was not finished" for answer in said[0] if answer > newest]
         return list(reversed(said[1]))
 
     def _try(self, name: str, number: int, skipped: list[str]) -> Restored | None:
@@ -224,8 +224,8 @@ class Checkpoint:
         said = self._peers.gather(name, [error, key, _text_of(failed)])
         bad = [(rank, text) for rank, (text, _, _) in enumerate(said) if text]
         if not bad:
-            _raise_together(failed, [each[2] for each in said], f"restore generation {number}")
-        if not bad and any(each[1] != said[0][1] for each in said):
+            _raise_together(failed, [answer[2] for answer in said], f"restore generation {number}")
+        if not bad and any(answer[1] != said[0][1] for answer in said):
             bad = [(0, f"ranks see different files in {self.folder}")]
         if bad:
             rank, text = bad[0]
@@ -251,8 +251,8 @@ class Checkpoint:
 
     def _told(self, found: Restored, skipped: Sequence[str]) -> Restored:
         if self._peers.rank == 0:
-            for each in skipped:
-                print(f"rabit: checkpoint: {printable(each)}", file=sys.stderr)
+            for reason in skipped:
+                print(f"rabit: checkpoint: {printable(reason)}", file=sys.stderr)
         return Restored(**{**vars(found), "skipped": tuple(skipped)})
 
     def _run(self, share: Any) -> None:

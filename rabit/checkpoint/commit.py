@@ -1,7 +1,7 @@
 """The commit of one generation: every rank writes its file, then rank 0 the manifest.
 
 A generation counts from the moment at which the manifest has its name.  Until then nothing that
-counted before is touched, and whoever dies leaves files behind that nobody reads.
+counted before is touched, and whoever dies leaves files behind that no one reads.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Commit:
         self._count += 1
         text = f"{type(error).__name__}: {error}"
         said = self._peers.gather(f"{self._name}.{self._count}", {"refused": text})
-        return None if all("refused" in each for each in said) else _refused(said)
+        return None if all("refused" in answer for answer in said) else _refused(said)
 
     def _begin(self, name: str, share: Share) -> int:
         mine = {"step": share.step, "state": share.state, "tensors": share.shapes}
@@ -136,14 +136,14 @@ class Commit:
         if refused is not None:
             raise refused
         self._fail_together(said, 0)
-        if any(each["digest"] != said[0]["digest"] for each in said):
+        if any(answer["digest"] != said[0]["digest"] for answer in said):
             self._tell_difference(name, mine)
         return int(said[0]["number"])
 
     def _tell_difference(self, name: str, mine: Any) -> None:
         said = self._peers.gather(f"{name}.states", mine)
-        for rank, each in enumerate(said):
-            where = first_difference(said[0], each)
+        for rank, answer in enumerate(said):
+            where = first_difference(said[0], answer)
             if where:
                 raise Mismatch(
                     f"checkpoint: ranks 0 and {rank} save different states: {where} there. What is "
@@ -159,7 +159,7 @@ class Commit:
             checksums = [
                 sha256_of(share.data[entry.first_byte : entry.first_byte + entry.bytes]) for entry in share.entries
             ]
-            entries = [Entry(each.name, each.dtype, each.piece_shape) for each in share.entries]
+            entries = [Entry(saved.name, saved.dtype, saved.piece_shape) for saved in share.entries]
             head = header(entries, {"format": "pt", "rabit": __version__})
             shard = Shard(path.name, len(head) + share.data.nbytes, sha256_of(head))
             self._files.make_folder(folder)
@@ -168,9 +168,9 @@ class Commit:
             self._drop(path)
             return {"error": described(failure, path)}
         pieces = [
-            [each.tensor, each.dtype, each.shape, each.is_local,
-             [self._peers.rank, each.name, each.start, each.count, checksum]]
-            for each, checksum in zip(share.entries, checksums, strict=True)
+            [saved.tensor, saved.dtype, saved.shape, saved.is_local,
+             [self._peers.rank, saved.name, saved.start, saved.count, checksum]]
+            for saved, checksum in zip(share.entries, checksums, strict=True)
         ]  # fmt: skip
         return {"error": "", "shard": asdict(shard), "pieces": pieces, "local": share.local}
 
@@ -179,9 +179,9 @@ class Commit:
         partial = path.with_name(path.name + PARTIAL)
         descriptor = self._files.create(partial)
         try:
-            for each in pieces:
-                for at in range(0, each.nbytes, _WRITE_BYTES):
-                    self._files.write(descriptor, each[at : at + _WRITE_BYTES])
+            for piece in pieces:
+                for at in range(0, piece.nbytes, _WRITE_BYTES):
+                    self._files.write(descriptor, piece[at : at + _WRITE_BYTES])
             self._files.sync(descriptor)
         finally:
             self._files.close(descriptor)
@@ -191,15 +191,15 @@ class Commit:
     def _write_manifest(self, number: int, share: Share, said: Sequence[Any]) -> None:
         manifest = _manifest(number, share, said)
         folder = self._folder.generation(number)
-        for each in manifest.shards:
+        for shard in manifest.shards:
             # Each rank has synced its file; here it must have arrived, or ranks use different disks.
-            if self._files.size(folder / each.file) != each.bytes:
-                raise OSError(0, f"{each.file} is not as its rank wrote it: do all ranks see one disk?")
+            if self._files.size(folder / shard.file) != shard.bytes:
+                raise OSError(0, f"{shard.file} is not as its rank wrote it: do all ranks see one disk?")
         self._write_file(folder / MANIFEST, [memoryview(manifest.to_text().encode())])
 
     def _fail_together(self, said: Sequence[Any], number: int) -> None:
         """Raises if a rank said that it failed; all ranks have heard the same."""
-        rank = next((rank for rank, each in enumerate(said) if each["error"]), None)
+        rank = next((rank for rank, answer in enumerate(said) if answer["error"]), None)
         if rank is None:
             return
         if number:
@@ -214,9 +214,9 @@ class Commit:
 
     def _drop(self, path: Path) -> None:
         """Removes what was begun, as far as the disk lets it: the next commit tries again."""
-        for each in (path, path.with_name(path.name + PARTIAL)):
+        for file in (path, path.with_name(path.name + PARTIAL)):
             try:
-                self._files.remove(each)
+                self._files.remove(file)
             except OSError:
                 continue
 
@@ -236,7 +236,7 @@ class Commit:
 
 def _refused(said: Sequence[Any]) -> CheckpointFailed | None:
     """The error of the first rank that has nothing to write."""
-    rank = next((rank for rank, each in enumerate(said) if "refused" in each), None)
+    rank = next((rank for rank, answer in enumerate(said) if "refused" in answer), None)
     if rank is None:
         return None
     return CheckpointFailed(
@@ -270,10 +270,10 @@ def _manifest(number: int, share: Share, said: Sequence[Any]) -> Manifest:
         saved_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         rabit=__version__,
         state=share.state,
-        local=tuple(each["local"] for each in said),
+        local=tuple(answer["local"] for answer in said),
         tensors=tensors,
         local_tensors=tuple(local),
-        shards=tuple(Shard(**each["shard"]) for each in said),
+        shards=tuple(Shard(**answer["shard"]) for answer in said),
     )
 
 
@@ -281,8 +281,8 @@ def _check_cover(said: Sequence[Any]) -> None:
     """Raises InvalidArgument unless the parts of the ranks make up every tensor, each row once."""
     ends: dict[str, list[tuple[int, int, int]]] = {}
     counts = {}
-    for rank, each in enumerate(said):
-        for tensor, _, shape, is_local, (_, _, start, count, _) in each["pieces"]:
+    for rank, answer in enumerate(said):
+        for tensor, _, shape, is_local, (_, _, start, count, _) in answer["pieces"]:
             if not is_local:
                 counts[tensor] = math.prod(shape)
                 ends.setdefault(tensor, []).append((start, start + count, rank))

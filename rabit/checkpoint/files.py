@@ -94,7 +94,7 @@ class Files:
     def names(self, path: Path) -> list[str]:
         """The names in a folder, sorted; none if there is no such folder."""
         try:
-            return sorted(each.name for each in path.iterdir())
+            return sorted(child.name for child in path.iterdir())
         except FileNotFoundError:
             return []
 

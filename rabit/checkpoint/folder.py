@@ -120,17 +120,17 @@ class Reader:
                 self._entry(piece, piece.count * width)
         data = np.empty((last - first) * width, np.uint8)
         at = first
-        for each in tensor.pieces:
-            stop = min(each.start + each.count, last)
-            if each.start > at or stop <= at:
+        for part in tensor.pieces:
+            stop = min(part.start + part.count, last)
+            if part.start > at or stop <= at:
                 continue
             into = data[(at - first) * width : (stop - first) * width]
-            if (at, stop) == (each.start, each.start + each.count):
-                self._read(each, into)
+            if (at, stop) == (part.start, part.start + part.count):
+                self._read(part, into)
             else:
-                whole = np.empty(each.count * width, np.uint8)
-                self._read(each, whole)
-                into[:] = whole[(at - each.start) * width : (stop - each.start) * width]
+                whole = np.empty(part.count * width, np.uint8)
+                self._read(part, whole)
+                into[:] = whole[(at - part.start) * width : (stop - part.start) * width]
             at = stop
         if at != last:
             raise CheckpointDamaged(f"{self._path}: elements {at} to {last} of a tensor are in no file.")
@@ -140,18 +140,18 @@ class Reader:
         """Reads all of a shard.  Raises CheckpointDamaged or OSError."""
         # A piece that no tensor mentions, and a tensor that is in no file, are damage as well.
         unused = dict(self._shard(index))
-        for each in self._pieces(index):
-            entry = unused.pop(each.name, None)
+        for piece in self._pieces(index):
+            entry = unused.pop(piece.name, None)
             if entry is None:
-                raise self._damaged(index, f"it has no tensor '{each.name}'")
-            self._read(each, np.empty(entry.bytes, np.uint8))
+                raise self._damaged(index, f"it has no tensor '{piece.name}'")
+            self._read(piece, np.empty(entry.bytes, np.uint8))
         if unused:
             raise self._damaged(index, f"nothing refers to its tensor '{next(iter(unused))}'")
 
     def _pieces(self, index: int) -> Iterator[StoredPiece]:
         for tensors in (self.manifest.tensors, *self.manifest.local_tensors):
             for tensor in tensors.values():
-                yield from (each for each in tensor.pieces if each.shard == index)
+                yield from (piece for piece in tensor.pieces if piece.shard == index)
 
     def _read(self, piece: StoredPiece, into: Bytes) -> None:
         entry = self._entry(piece, into.nbytes)
@@ -170,7 +170,7 @@ class Reader:
         """The tensors of a file by name, after its size and header were checked."""
         if index not in self._entries:
             shard = self.manifest.shards[index]
-            self._entries[index] = {each.name: each for each in self._header(index, shard)}
+            self._entries[index] = {entry.name: entry for entry in self._header(index, shard)}
         return self._entries[index]
 
     def _header(self, index: int, shard: Shard) -> list[Entry]:

@@ -86,12 +86,12 @@ class Stored:
 
 
 class Adapter(Protocol):
-    """Tensors of one framework.  `name` is stored beside each of its tensors."""
+    """Tensors of one framework.  `name` is stored with each of its tensors."""
 
     name: str
 
     def leaf(self, value: Any, path: str) -> Leaf | None:
-        """`value` as a leaf; None if it is no tensor of this framework."""
+        """`value` as a leaf; None if it is not a tensor of this framework."""
 
     def value(self, stored: Stored) -> Any:
         """A tensor with the content of `stored`."""

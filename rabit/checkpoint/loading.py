@@ -23,7 +23,7 @@ class Loader:
         self, folder: Folder, adapters: Sequence[Adapter], rank: int, size: int, allow_pickle: bool
     ) -> None:
         self._folder = folder
-        self._adapters = {each.name: each for each in adapters}
+        self._adapters = {adapter.name: adapter for adapter in adapters}
         self._rank = rank
         self._size = size
         self._allow_pickle = allow_pickle

@@ -76,7 +76,7 @@ class Manifest:
     @property
     def bytes(self) -> int:
         """Of all files but the manifest itself."""
-        return sum(each.bytes for each in self.shards)
+        return sum(shard.bytes for shard in self.shards)
 
     def to_text(self) -> str:
         """The file: JSON, whose "sha256" is that of the same text without it."""
@@ -101,9 +101,9 @@ class Manifest:
             )
         _check(isinstance(document["tensors"], dict), "its tensors have no names")
         document["tensors"] = _tensors(document["tensors"])
-        document["local_tensors"] = tuple(_tensors(each) for each in document["local_tensors"])
+        document["local_tensors"] = tuple(_tensors(row) for row in document["local_tensors"])
         document["local"] = tuple(document["local"])
-        document["shards"] = tuple(Shard(**each) for each in document["shards"])
+        document["shards"] = tuple(Shard(**row) for row in document["shards"])
         found = cls(**document)
         _check_sizes(found)
         for tensors in (found.tensors, *found.local_tensors):
@@ -120,16 +120,16 @@ def sha256_of(data: Any) -> str:
 def _tensors(document: dict[str, Any]) -> dict[str, Tensor]:
     return {
         name: Tensor(
-            each["dtype"],
-            tuple(each["shape"]),
-            tuple(StoredPiece(**piece) for piece in each["pieces"]),
+            value["dtype"],
+            tuple(value["shape"]),
+            tuple(StoredPiece(**piece) for piece in value["pieces"]),
         )
-        for name, each in document.items()
+        for name, value in document.items()
     }
 
 
 def _check_sizes(found: Manifest) -> None:
-    _check(_are_counts(found.generation, found.step, found.size), "its numbers are no numbers")
+    _check(_are_counts(found.generation, found.step, found.size), "its generation, step or size is not a count")
     ranks = {found.size, len(found.local), len(found.local_tensors), len(found.shards)}
     _check(len(ranks) == 1, f"it is of {found.size} ranks and has the files of {len(found.shards)}")
     for shard in found.shards:

@@ -35,13 +35,13 @@ def header(entries: Sequence[Entry], metadata: dict[str, str]) -> bytes:
     """The first bytes of a file whose tensors follow in this order; `start` is not read."""
     document: dict[str, object] = {"__metadata__": metadata}
     at = 0
-    for each in entries:
-        document[each.name] = {
-            "dtype": each.dtype,
-            "shape": list(each.shape),
-            "data_offsets": [at, at + each.bytes],
+    for entry in entries:
+        document[entry.name] = {
+            "dtype": entry.dtype,
+            "shape": list(entry.shape),
+            "data_offsets": [at, at + entry.bytes],
         }
-        at += each.bytes
+        at += entry.bytes
     text = json.dumps(document, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
@@ -55,13 +55,13 @@ def parse_header(data: bytes, file_bytes: int) -> list[Entry]:
     document = json.loads(data[8:])
     document.pop("__metadata__", None)
     found = []
-    for name, each in document.items():
-        first, last = each["data_offsets"]
-        entry = Entry(name, each["dtype"], tuple(each["shape"]), len(data) + first)
+    for name, value in document.items():
+        first, last = value["data_offsets"]
+        entry = Entry(name, value["dtype"], tuple(value["shape"]), len(data) + first)
         if any(type(number) is not int or number < 0 for number in (first, last, *entry.shape)):
-            raise ValueError(f"tensor '{name}' is {each}, whose numbers are no numbers")
+            raise ValueError(f"tensor '{name}' is {value}, whose offsets are not numbers")
         if entry.dtype not in ELEMENT_BYTES or entry.bytes != last - first:
-            raise ValueError(f"tensor '{name}' is {each}, which does not fit together")
+            raise ValueError(f"tensor '{name}' is {value}, which does not fit together")
         found.append(entry)
     found.sort(key=lambda entry: (entry.start, entry.bytes))
     end = len(data)

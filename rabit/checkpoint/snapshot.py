@@ -43,8 +43,8 @@ class Snapshots:
         for name, leaf in own.leaves.items():
             plan.add(name, leaf, leaf.shape, 0, 0, leaf.count, is_local=True)
         shapes = {
-            name: [each.dtype, list(each.shape)] for name, each in shared.leaves.items()
-        } | {name: [each.leaf.dtype, list(each.shape)] for name, each in shared.parts.items()}
+            name: [leave.dtype, list(leave.shape)] for name, leave in shared.leaves.items()
+        } | {name: [part.leaf.dtype, list(part.shape)] for name, part in shared.parts.items()}
         return Share(
             step, shared.document, own.document, shapes, plan.entries, self._copied(plan)
         )

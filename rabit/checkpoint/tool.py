@@ -160,7 +160,7 @@ def _show(manifest: Manifest) -> int:
     )
     groups = [("equal on all ranks", manifest.tensors, manifest.state)]
     pairs = zip(manifest.local_tensors, manifest.local, strict=True)
-    groups += [(f"of rank {rank}", *each) for rank, each in enumerate(pairs)]
+    groups += [(f"of rank {rank}", *pair) for rank, pair in enumerate(pairs)]
     for title, tensors, document in groups:
         print()
         _print(f"{title}: {len(tensors)} tensor{'s' * (len(tensors) != 1)}")
@@ -172,14 +172,14 @@ def _show(manifest: Manifest) -> int:
 
 
 def _consolidate(folder: Folder, manifest: Manifest, output: Path, prefix: str) -> int:
-    tensors = {n: each for n, each in manifest.tensors.items() if n.startswith(prefix)}
+    tensors = {n: tensor for n, tensor in manifest.tensors.items() if n.startswith(prefix)}
     if not tensors:
         raise InvalidArgument(
             f"generation {manifest.generation} has no tensor whose path begins with {prefix!r}; "
             "rabitrun checkpoint show lists them."
         )
     reader = Reader(folder, manifest)
-    entries = [Entry(n[len(prefix) :], each.dtype, each.shape) for n, each in tensors.items()]
+    entries = [Entry(n[len(prefix) :], entry.dtype, entry.shape) for n, entry in tensors.items()]
     partial = output.with_name(output.name + ".partial")
     try:
         with partial.open("wb") as file:

@@ -74,7 +74,7 @@ def decode(
 def first_difference(one: Any, other: Any, path: str = "") -> str:
     """Where two documents differ first: a path and the two values; "" if they are equal."""
     if type(one) is type(other) and isinstance(one, dict):
-        for key in [*one, *(each for each in other if each not in one)]:
+        for key in [*one, *(item for item in other if item not in one)]:
             if key not in one or key not in other:
                 return f"'{path}/{key}' is only on one of them"
             found = first_difference(one[key], other[key], f"{path}/{key}")
@@ -124,17 +124,17 @@ class _Encoder:
         return self._other(value, keys)
 
     def _items(self, value: Sequence[Any], keys: tuple[str, ...]) -> list[Any]:
-        return [self.encode(each, (*keys, str(index))) for index, each in enumerate(value)]
+        return [self.encode(item, (*keys, str(index))) for index, item in enumerate(value)]
 
     def _mapping(self, value: Mapping[Any, Any], keys: tuple[str, ...]) -> Any:
         if _TAG not in value and all(type(key) is str for key in value):
-            return {key: self.encode(each, (*keys, key)) for key, each in value.items()}
+            return {key: self.encode(item, (*keys, key)) for key, item in value.items()}
         return {_TAG: "dict", "items": self._pairs(value, keys)}
 
     def _pairs(self, value: Mapping[Any, Any], keys: tuple[str, ...]) -> list[list[Any]]:
         return [
-            [self.encode(key, (*keys, "(key)")), self.encode(each, (*keys, str(key)))]
-            for key, each in value.items()
+            [self.encode(key, (*keys, "(key)")), self.encode(item, (*keys, str(key)))]
+            for key, item in value.items()
         ]
 
     def _other(self, value: Any, keys: tuple[str, ...]) -> Any:
@@ -205,17 +205,17 @@ class _Decoder:
 
     def decode(self, document: Any) -> Any:
         if isinstance(document, list):
-            return [self.decode(each) for each in document]
+            return [self.decode(item) for item in document]
         if not isinstance(document, dict):
             return document
         if _TAG not in document:
-            return {key: self.decode(each) for key, each in document.items()}
+            return {key: self.decode(item) for key, item in document.items()}
         kind = document[_TAG]
         if kind in ("dict", "counter"):
-            made = {self.decode(key): self.decode(each) for key, each in document["items"]}
+            made = {self.decode(key): self.decode(item) for key, item in document["items"]}
             return made if kind == "dict" else Counter(made)
         if kind == "tuple":
-            return tuple(self.decode(each) for each in document["items"])
+            return tuple(self.decode(item) for item in document["items"])
         if kind == "float":
             return float(document["value"])
         if kind == "tensor":

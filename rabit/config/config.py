@@ -61,14 +61,14 @@ class Config(
 ):
     """Every setting.  Durations are seconds, sizes are bytes.  Values are checked on creation."""
 
-    beside = ("notices", "origins")
+    extra = ("notices", "origins")
     notices: tuple[str, ...] = ()
     # Name of a setting -> where its value comes from, as far as this is known; see origin().
     origins: Mapping[str, str] = _NOT_KNOWN
 
     def _check(self) -> None:
-        for each in self.settings():
-            each.check(getattr(self, each.name), f"Config.{each.name}")
+        for setting in self.settings():
+            setting.check(getattr(self, setting.name), f"Config.{setting.name}")
         for rank_name, size_name in (
             ("rank", "size"),
             ("local_rank", "local_size"),
@@ -95,7 +95,7 @@ class Config(
         Raises InvalidArgument for an unknown RABIT_ name or a malformed value.
         """
         environ = process_environment() if environ is None else environ
-        by_name = {each.name: each for each in cls.settings()}
+        by_name = {setting.name: setting for setting in cls.settings()}
         given = {name: value for name, value in overrides.items() if value is not None}
         for name in given:
             if name not in by_name:
@@ -124,13 +124,13 @@ class Config(
         """Where the value of a setting comes from: a variable, a key of a file, code, the default."""
         if name in self.origins:
             return self.origins[name]
-        (default,) = [each.default for each in self.settings() if each.name == name]
+        (default,) = [setting.default for setting in self.settings() if setting.name == name]
         return sources.DEFAULT if getattr(self, name) == default else _CODE
 
     def explain(self) -> str:
         """A text with the value of every setting, where it comes from and what it means."""
         lines = []
-        for group in dict.fromkeys(each.group for each in self.settings()):
+        for group in dict.fromkeys(setting.group for setting in self.settings()):
             lines.append(f"{group}:")
             for each in (found for found in self.settings() if found.group == group):
                 value = each.format(getattr(self, each.name)) or '""'
@@ -141,33 +141,33 @@ class Config(
     def equal_settings(self) -> str:
         """What must be equal on all ranks, as native/rendezvous/equal_settings.h reads it.
 
-        In an elastic job the size is none of that: a process tells its settings once, for all its
+        In an elastic job the size is not part of it: a process reports its settings once, for all its
         engines, and the members of each are agreed elsewhere.
         """
         return _SETTING_SEPARATOR.join(
             _PART_SEPARATOR.join(
                 _printable(part)
                 for part in (
-                    each.name,
-                    each.format(getattr(self, each.name)),
-                    self.origin(each.name),
+                    setting.name,
+                    setting.format(getattr(self, setting.name)),
+                    self.origin(setting.name),
                 )
             )
-            for each in self.settings()
-            if each.is_equal and not (each.name == "size" and self.min_np > 0)
+            for setting in self.settings()
+            if setting.is_equal and not (setting.name == "size" and self.min_np > 0)
         )
 
     def to_options(self, **extra: object) -> str:
         """The text for rabit_start: one line key=value for each native setting that is not empty.
 
-        extra: native keys that are no setting, such as epoch.
+        extra: native keys that are not settings, such as epoch.
         """
         lines = []
-        for each in self.settings():
-            value = getattr(self, each.name)
+        for setting in self.settings():
+            value = getattr(self, setting.name)
             is_empty = isinstance(value, (str, bytes)) and not value
-            if each.native and not is_empty:
-                lines.append(f"{each.native}={each.native_value(value)}")
+            if setting.native and not is_empty:
+                lines.append(f"{setting.native}={setting.native_value(value)}")
         lines.append(f"equal_settings={self.equal_settings()}")
         lines.extend(f"{key}={value}" for key, value in extra.items())
         return "\n".join(lines) + "\n"
@@ -175,9 +175,9 @@ class Config(
     def to_environ(self) -> dict[str, str]:
         """The variables that describe what differs from the defaults; never the secret."""
         return {
-            each.variable: each.format(getattr(self, each.name))
-            for each in self.settings()
-            if each.variable and getattr(self, each.name) != each.default
+            setting.variable: setting.format(getattr(self, setting.name))
+            for setting in self.settings()
+            if setting.variable and getattr(self, setting.name) != setting.default
         }
 
 

@@ -49,7 +49,7 @@ class FailureSettings(Settings, group="failure"):
     check_finite: str = setting(
         "off",
         "Look for NaN and Inf in every gradient (all), or in a sixteenth of them in turn (sample), before "
-        "they are combined; all ranks are told whose it is.",
+        "they are combined; all ranks learn whose it is.",
         kind="choice",
         choices=("off", "all", "sample"),
         aliases=(("0", "off"), ("1", "all")),
@@ -59,7 +59,7 @@ class FailureSettings(Settings, group="failure"):
     )
     check_replicas: int = setting(
         0,
-        "After so many steps, compare the parameters of all ranks; 0: never.",
+        "After this many steps, compare the parameters of all ranks; 0: never.",
         is_equal=True,
         flag="--check-replicas",
         level="basic",

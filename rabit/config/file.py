@@ -34,7 +34,7 @@ def read_file(
     found: dict[str, tuple[Any, str]] = {}
     ignored: list[str] = []
     renamed: list[str] = []
-    known = [each.name for each in by_name.values() if each.variable]
+    known = [setting.name for setting in by_name.values() if setting.variable]
     known = [name for name in known if name not in _NOT_IN_A_FILE]
     for key, value in _load(path).items():
         name = str(key).replace("-", "_")
@@ -42,7 +42,7 @@ def read_file(
             _read_section(path, name, value, by_name, found, ignored)
         elif name == "controller":
             ignored.append("controller")
-        elif twins := [each for each in older.TWINS if each.key == name]:
+        elif twins := [twin for twin in older.TWINS if twin.key == name]:
             source = f"{key} in {path}"
             text = _twin_text(twins[0], value)
             if text is not None:
@@ -72,10 +72,10 @@ def _read_section(
     implied: dict[str, tuple[Any, str]] = {}
     for key, value in values.items():
         name, source = f"{section}.{key}".replace("-", "_"), f"{section}.{key} in {path}"
-        twins = [each for each in TWINS if each.key == name]
+        twins = [twin for twin in TWINS if twin.key == name]
         if not twins and name not in KEYS_WITHOUT_EFFECT:
-            known = {each.key for each in TWINS} | KEYS_WITHOUT_EFFECT
-            known = {each.partition(".")[2] for each in known if each.startswith(section + ".")}
+            known = {twin.key for twin in TWINS} | KEYS_WITHOUT_EFFECT
+            known = {key.partition(".")[2] for key in known if key.startswith(section + ".")}
             raise InvalidArgument(
                 f"the configuration file {path} sets {section}.{key}, which is unknown: "
                 f"{nearest(name.partition('.')[2], known)}"

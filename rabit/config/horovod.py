@@ -79,7 +79,7 @@ TWINS = (
         "stall_warning", "HOROVOD_STALL_CHECK_DISABLE", "--no-stall-check", "stall_check.enabled",
         implied="0", is_negated=True,
     ),
-    # Who wants to hear of no stall does not want the job to end because of one.
+    # A user who turns stall reports off does not want the job to end because of a stall.
     Twin(
         "stall_abort", "HOROVOD_STALL_CHECK_DISABLE", "--no-stall-check", "stall_check.enabled",
         implied="0", is_negated=True,
@@ -111,14 +111,14 @@ KEYS_WITHOUT_EFFECT = frozenset(
         "logging.with_timestamp", "logging.hide_timestamp", "autotune.gaussian_process_noise",
     }
 )  # fmt: skip
-FILE_SECTIONS = frozenset(each.key.partition(".")[0] for each in TWINS if each.key)
+FILE_SECTIONS = frozenset(twin.key.partition(".")[0] for twin in TWINS if twin.key)
 
 
 def variable_of(setting: str, twins: Iterable[Twin] = TWINS) -> str:
     """The variable of one of `twins` that has the meaning of `setting`, or ""."""
-    for each in twins:
-        if each.setting == setting and not each.implied:
-            return each.variable
+    for twin in twins:
+        if twin.setting == setting and not twin.implied:
+            return twin.variable
     return ""
 
 
@@ -126,10 +126,10 @@ def from_variables(
     environ: Mapping[str, str], twins: Iterable[Twin] = TWINS
 ) -> Iterator[tuple[Twin, str]]:
     """Those of `twins` whose variable is set, each with the text of its setting."""
-    for each in twins:
-        text = environ.get(each.variable, "").strip() if each.variable else ""
-        if each.implied:
+    for twin in twins:
+        text = environ.get(twin.variable, "").strip() if twin.variable else ""
+        if twin.implied:
             if text not in ("", "0"):
-                yield each, each.implied
-        elif text not in ("", each.idle):
-            yield each, text
+                yield twin, twin.implied
+        elif text not in ("", twin.idle):
+            yield twin, text

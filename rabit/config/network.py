@@ -26,7 +26,7 @@ class NetworkSettings(Settings, group="network"):
     )
     backend: str = setting(
         "builtin",
-        "Who executes collectives: builtin, mpi, nccl (tensors on GPUs), ps (summation servers), or "
+        "The component that executes collectives: builtin, mpi, nccl (tensors on GPUs), ps (summation servers), or "
         "several with commas; operations that name none use the first. auto: nccl where every rank "
         "has it, and builtin.",
         is_equal=True,
@@ -36,7 +36,7 @@ class NetworkSettings(Settings, group="network"):
     )
     servers: int = setting(
         0,
-        "Summation servers beside the ranks, which rabitrun starts; then there is the backend ps.",
+        "Summation servers in addition to the ranks; rabitrun starts them, and the backend ps becomes available.",
         is_equal=True,
         native="servers",
         flag="--servers",

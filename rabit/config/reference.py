@@ -46,12 +46,12 @@ def reference_markdown() -> str:
         parts.append(f"\n## {level_title}\n")
         for group, title in _GROUPS:
             entries = [
-                _entry(each) for each in settings if (each.level, each.group) == (level, group)
+                _entry(shown) for shown in settings if (shown.level, shown.group) == (level, group)
             ]
             parts += [f"\n### {title}\n", *entries] if entries else []
     parts.append(_HIDDEN)
-    hidden = (each for each in settings if each.level == "hidden")
-    parts.extend(f"- `{each.variable or 'Config.' + each.name}`: {each.help}\n" for each in hidden)
+    hidden = (setting for setting in settings if setting.level == "hidden")
+    parts.extend(f"- `{setting.variable or 'Config.' + setting.name}`: {setting.help}\n" for setting in hidden)
     parts.append("\n## Older names\n\nThey are accepted, and a notice says so.\n\n")
     parts.extend(
         f"- `{twin.variable}`: `RABIT_{twin.setting.upper()}`"

@@ -27,26 +27,26 @@ class Settings:
     """Fields that are settings, those of its bases first.  Equal if all of them are; they cannot be changed.
 
     A class declares settings of one group of the reference.
-    beside: fields that are none.
+    extra: fields that are not settings.
     """
 
-    beside: ClassVar[tuple[str, ...]] = ()
+    extra: ClassVar[tuple[str, ...]] = ()
     _described: ClassVar[tuple[Setting, ...]] = ()
 
     def __init_subclass__(cls, group: str = "") -> None:
         bases = (base for base in reversed(cls.__bases__) if issubclass(base, Settings))
-        inherited = (each for base in bases for each in base.settings())
+        inherited = (setting for base in bases for setting in base.settings())
         own = (
-            each._replace(name=name, group=group)
-            for name, each in vars(cls).items()
-            if isinstance(each, Setting)
+            var._replace(name=name, group=group)
+            for name, var in vars(cls).items()
+            if isinstance(var, Setting)
         )
         cls._described = (*inherited, *own)
 
     def __init__(self, **values: Any) -> None:
-        fields = {each.name: each.default for each in self.settings()}
+        fields = {setting.name: setting.default for setting in self.settings()}
         for name in values:
-            if name not in fields and name not in self.beside:
+            if name not in fields and name not in self.extra:
                 raise TypeError(
                     f"{type(self).__name__}.__init__() got an unexpected keyword argument {name!r}"
                 )
@@ -62,7 +62,7 @@ class Settings:
         """Raises InvalidArgument for values that are not valid."""
 
     def _values(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, each.name) for each in self.settings())
+        return tuple(getattr(self, setting.name) for setting in self.settings())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, type(self)):
@@ -74,7 +74,7 @@ class Settings:
 
     def __repr__(self) -> str:
         pairs = zip(self.settings(), self._values(), strict=True)
-        shown = (f"{each.name}={value!r}" for each, value in pairs if each.kind != "secret")
+        shown = (f"{pair.name}={value!r}" for pair, value in pairs if pair.kind != "secret")
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:

@@ -55,7 +55,7 @@ def read(
     for name, (value, origin) in given.items():
         found.put(name, value, GIVEN, origin)
     _read_environment(environ, by_name, found)
-    if any(each.startswith(FOREIGN_PREFIXES) for each in environ) or not _OLDER.isdisjoint(environ):
+    if any(variable.startswith(FOREIGN_PREFIXES) for variable in environ) or not _OLDER.isdisjoint(environ):
         _read_foreigners(environ, by_name, found)
     path = found.values.get("config_file")
     if path:
@@ -74,7 +74,7 @@ def read(
 def _read_environment(
     environ: Mapping[str, str], by_name: Mapping[str, Setting], found: Found
 ) -> None:
-    by_variable = {each.variable: each for each in by_name.values() if each.variable}
+    by_variable = {setting.variable: setting for setting in by_name.values() if setting.variable}
     for variable, text in environ.items():
         if not variable.startswith("RABIT_") or variable in _OLDER:
             continue

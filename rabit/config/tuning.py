@@ -205,7 +205,7 @@ class TuningSettings(Settings, group="tuning"):
     )
     inline_bytes: int = setting(
         64 << 10,
-        "A blocking collective of at most so many bytes (allgather, even alltoall: of all ranks together) may be "
+        "A blocking collective of at most this many bytes (allgather, even alltoall: of all ranks together) may be "
         "negotiated with its data, where the links make that cheaper than an exchange: 1 KiB always, 4 KiB at "
         "most in shared memory. 0: none; nor without builtin, or where rank 0 does not talk to every rank.",
         native="inline_bytes",
@@ -215,7 +215,7 @@ class TuningSettings(Settings, group="tuning"):
     )
     coordination: str = setting(
         "auto",
-        "Who talks to whom to agree on what runs: `star` is rank 0 with every rank, `tree` a tree "
+        "Which ranks exchange messages to agree on what runs: `star` is rank 0 with every rank, `tree` a tree "
         "in which the ranks of a host gather first and ranks between combine what is said below "
         "them; `auto` is the star up to 64 ranks and the tree above.",
         kind="choice",

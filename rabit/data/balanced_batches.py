@@ -19,7 +19,7 @@ class LoadBalancingDistributedBatchSampler:
     drop_last: all ranks take as many batches as the one that has fewest; else as many as the one that has
     most, and those that have fewer take their first ones again.
 
-    Iterating gives lists of indices.  A rank that had fewer steps than others would make them wait for ever.
+    Iterating gives lists of indices.  A rank that had fewer steps than others would make them wait forever.
     Raises InvalidArgument if a rank gets no batch while others do, without drop_last.
     """
 
@@ -55,8 +55,8 @@ class LoadBalancingDistributedBatchSampler:
     def _make(self) -> list[list[int]]:
         shares = self.sampler.shares()
         batches = [self.batch_fn(column.tolist()) for column in shares.T]
-        counts = [len(each) for each in batches]
-        mine = [list(each) for each in batches[self.sampler.rank]]
+        counts = [len(batch) for batch in batches]
+        mine = [list(index) for index in batches[self.sampler.rank]]
         if self.drop_last:
             return mine[: min(counts)]
         if min(counts) == 0 and max(counts) > 0:

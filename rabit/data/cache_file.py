@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["CacheFile"]
 
 FORMAT = 1
-WAIT_SECONDS = 2.0  # for others that write; readers wait for nobody
+WAIT_SECONDS = 2.0  # for others that write; readers wait for no one
 
 # With a log, readers do not wait for writers, nor these for the disk.
 _TABLES = f"""
@@ -151,12 +151,12 @@ class CacheFile:
 
     def _damaged(self, why: str) -> InvalidArgument:
         return InvalidArgument(
-            f"the cache {self._path} cannot be used: {why}. Delete it, and samples are made anew."
+            f"the cache {self._path} cannot be used: {why}. Delete it, and samples are made again."
         )
 
 
 def _make_private(folder: Path) -> None:
-    """What is in it is unpickled, which runs code: nobody else may have put it there."""
+    """What is in it is unpickled, which runs code: no one else may have put it there."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()
     if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -169,18 +169,18 @@ def _make_private(folder: Path) -> None:
 
 def _put_empty(path: Path) -> None:
     """Processes that begin at the same time find no file or a whole one, and one of theirs stays."""
-    descriptor, beside = tempfile.mkstemp(dir=path.parent, suffix=".new")  # for this user alone
+    descriptor, new = tempfile.mkstemp(dir=path.parent, suffix=".new")  # for this user alone
     os.close(descriptor)
     try:
-        made = _sqlite().connect(beside)
+        made = _sqlite().connect(new)
         try:
             made.executescript(_TABLES)
         finally:
             made.close()
         with contextlib.suppress(FileExistsError):
-            os.link(beside, path)
+            os.link(new, path)
     finally:
-        Path(beside).unlink()
+        Path(new).unlink()
 
 
 def _sqlite() -> Any:

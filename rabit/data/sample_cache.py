@@ -37,7 +37,7 @@ class CacheLoader:
     data loaders and later jobs.
 
     folder: on this host: a disk, or a folder of its own below /dev/shm for memory.  It is made if it is not
-    there.  It must belong to this user and be writable for nobody else, as reading a pickle runs code.
+    there.  It must belong to this user and be writable for no one else, as reading a pickle runs code.
     name: of the data set and of how its samples are made: another way to make them needs another name.
     capacity_bytes: of all samples in the folder.  When it is reached, what is there stays, and other samples are
     made each time: an epoch uses every sample once, so that replacing some would lose as many hits.

@@ -23,9 +23,9 @@ _DECIDES_FIRST, _DECIDES_LAST = 8, 256
 
 
 class Cadence:
-    """Commits after every so many steps, the same ones on all ranks.  One thread only.
+    """Commits after every N steps, the same ones on all ranks.  One thread only.
 
-    every: steps, at least 1.  None: so many that commits take a thousandth of the time; after some commits,
+    every: steps, at least 1.  None: as many as keep commits at a thousandth of the time; after some commits,
     ever more of them, rank 0 says how many that are, by what both have taken there.
     """
 

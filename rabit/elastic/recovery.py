@@ -25,7 +25,7 @@ __all__ = ["run"]
 
 T = TypeVar("T")
 
-# Losses in a row without a commit in between: what comes back each time is no lost rank.
+# Losses in a row without a commit in between: a failure that returns each time is not a lost rank.
 _RESETS_MAX = 16
 
 
@@ -135,7 +135,7 @@ class Recovery:
         return True
 
     def finish(self) -> None:
-        """The function has returned: nobody leaves while others may need it to repeat a step."""
+        """The function has returned: no one leaves while others may need it to repeat a step."""
         self._updates.finish()
         barrier(name="rabit.elastic.end")
 
@@ -145,17 +145,17 @@ class Recovery:
             # What follows the training, such as saving its result, is for those that go on.
             leave()
             raise SystemExit(0)
-        survivors = [each for each in agreed.members if each in self._members]
+        survivors = [member for member in agreed.members if member in self._members]
         self._epoch, self._members = agreed.epoch, agreed.members
         if survivors[0] == self._member:
-            # Who leaves as it was told has not failed, and its host is as good as before.
-            told = {each: "" if each in agreed.left else why for each, why in agreed.lost.items()}
+            # A member that leaves as requested has not failed, and its host is as good as before.
+            told = {member: "" if member in agreed.left else why for member, why in agreed.lost.items()}
             tell_given_up(told)
         self._have_met = False
         try:
             start_over(agreed)
             self._have_met = True
-        except TimedOut as error:  # One of them has been lost meanwhile, without a word.
+        except TimedOut as error:  # One of them has been lost meanwhile, silently.
             raise PeerLost(str(error), error.rank) from error
         self._updates.start_over()
 

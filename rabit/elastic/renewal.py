@@ -23,11 +23,11 @@ class Leaves(Protocol):
 
 
 class Renewal:
-    """A deep copy of `value` to come.  `worn` is an older one that nobody needs any more, or None.
+    """A deep copy of `value` to come.  `worn` is an older one that no one needs any more, or None.
 
     A new copy next to the old one would take as much memory again, and a deep copy of a tensor many times what
     copying its bytes takes.  Where something fits into what `worn` has at its
-    place, in dicts, lists and tuples, it goes there; the rest is copied anew.  `worn` is whole until `fill`.
+    place, in dicts, lists and tuples, it goes there; the rest is copied again.  `worn` is whole until `fill`.
     """
 
     def __init__(self, value: Any, worn: Any, kinds: Sequence[Leaves]) -> None:
@@ -48,7 +48,7 @@ class Renewal:
 
     def _match(self, value: Any, worn: Any) -> None:
         if isinstance(value, dict) and type(value) is type(worn):
-            pairs = [(each, worn[key]) for key, each in value.items() if key in worn]
+            pairs = [(item, worn[key]) for key, item in value.items() if key in worn]
         elif type(value) in (list, tuple) and type(value) is type(worn):
             pairs = list(zip(value, worn, strict=False))
         else:
@@ -57,9 +57,9 @@ class Renewal:
         if id(value) in self._seen:  # It may hold itself.
             return
         self._seen.add(id(value))
-        for each, other in pairs:
-            if not isinstance(each, int | float | str | bytes | None):
-                self._match(each, other)
+        for pair, other in pairs:
+            if not isinstance(pair, int | float | str | bytes | None):
+                self._match(pair, other)
 
     def _match_leaf(self, value: Any, worn: Any) -> None:
         if id(value) in self._placed:

@@ -53,8 +53,8 @@ def keepers(hosts: Sequence[str], count: int) -> list[list[int]]:
     found = []
     for number, host in enumerate(hosts):
         place, own = ranks_of[host].index(number), names.index(host)
-        others = [names[(own + each) % len(names)] for each in range(1, len(names))][:count]
-        found.append([ranks_of[each][place % len(ranks_of[each])] for each in others])
+        others = [names[(own + index) % len(names)] for index in range(1, len(names))][:count]
+        found.append([ranks_of[other][place % len(ranks_of[other])] for other in others])
     return found
 
 
@@ -80,9 +80,9 @@ class Replicas:
 
         Raises InvalidArgument at the start of a job that has too few hosts; one that has lost them goes on.
         """
-        hosts = [each.host for each in ranks]
+        hosts = [peer.host for peer in ranks]
         others = len(set(hosts)) - 1
-        if others < self.count and all(each.commits < 0 for each in ranks):
+        if others < self.count and all(peer.commits < 0 for peer in ranks):
             raise InvalidArgument(
                 f"replicas={self.count} on rank {rank()}: copies are kept on {self.count} other hosts, and the "
                 f"{len(hosts)} ranks of this job are on {others + 1}. Start it on at least {self.count + 1} hosts, "
@@ -96,7 +96,7 @@ class Replicas:
                 file=sys.stderr,
             )
         self._count_now = found
-        self._seats = [each.seat for each in ranks]
+        self._seats = [peer.seat for peer in ranks]
         self._keepers = keepers(hosts, self.count)[rank()]
 
     def exchange(self, commit: int, part: Any) -> None:
@@ -110,7 +110,7 @@ class Replicas:
             self.refuse(error)
             raise
         found = self._send(dict.fromkeys(self._keepers, data), _EXCHANGE)
-        parts = {self._seats[source]: each for source, each in found.items()}
+        parts = {self._seats[source]: owner for source, owner in found.items()}
         self._kept = [*self._kept, (commit, parts)][-2:]
 
     def refuse(self, error: InvalidArgument) -> None:
@@ -121,16 +121,16 @@ class Replicas:
     def hand_over(self, commit: int, ranks: Sequence[Standing]) -> Any:
         """Gives ranks that come for others the parts of those in this commit.  Blocks.
 
-        Returns the part that this rank has got; None: it has its own, or nobody has a copy.
+        Returns the part that this rank has got; None: it has its own, or no one has a copy.
         Copies of later commits are dropped: all ranks go back.
         """
-        self._kept = [each for each in self._kept if each[0] <= commit]
+        self._kept = [owner for owner in self._kept if owner[0] <= commit]
         keeper_of: dict[int, int] = {}  # of each rank that comes for another
-        for number, each in enumerate(ranks):
-            holders = [n for n, other in enumerate(ranks) if (commit, each.seat) in other.kept]
-            if each.commits < 0 and holders:
+        for number, peer in enumerate(ranks):
+            holders = [n for n, other in enumerate(ranks) if (commit, peer.seat) in other.kept]
+            if peer.commits < 0 and holders:
                 keeper_of[number] = holders[0]
-            elif each.commits < 0 and each.is_heir and number == rank():
+            elif peer.commits < 0 and peer.is_heir and number == rank():
                 print(
                     f"rabit: rank {number} begins without what its predecessor had of its own: the ranks that "
                     f"kept the {self.count} copies are lost as well.",
@@ -151,8 +151,8 @@ class Replicas:
 
     def _send(self, data: Mapping[int, bytes], name: str) -> dict[int, bytes]:
         """Gives some ranks some bytes each; what has come from which."""
-        splits = [len(data.get(each, b"")) for each in range(len(self._seats))]
-        everything = np.frombuffer(b"".join(data[each] for each in sorted(data)), np.uint8)
+        splits = [len(data.get(index, b"")) for index in range(len(self._seats))]
+        everything = np.frombuffer(b"".join(data[owner] for owner in sorted(data)), np.uint8)
         came, sizes = alltoall(everything, splits, name)
         ends = np.cumsum(sizes)
         return {

@@ -26,8 +26,8 @@ class State(abc.ABC):
     since the last one.  Not thread-safe.
     is_local: parts of it differ from rank to rank, such as what a method has not sent yet, and belong to
     one step on all ranks: the state keeps two commits then, and a commit waits for the other ranks.
-    replicas: of such a state, in an elastic job: ranks on so many other hosts keep copies of a rank's own parts,
-    and who comes for a lost rank goes on with them.  0: it begins without.
+    replicas: of such a state, in an elastic job: ranks on this many other hosts keep copies of a rank's own parts,
+    and the process that replaces a lost rank continues with them.  0: it begins without.
     """
 
     is_local = False
@@ -48,8 +48,8 @@ class State(abc.ABC):
     def on_reset(self) -> None:
         """The ranks have changed: rank, size and engine are the new ones."""
         self.reset()
-        for each in self._reset_callbacks:
-            each()
+        for callback in self._reset_callbacks:
+            callback()
 
     def commit(self) -> None:
         """From now on a loss goes back to this point.  Copies, and checks for updates of the hosts."""
@@ -63,7 +63,7 @@ class State(abc.ABC):
             try:
                 self._replicate(self._commits + 1)
             except BaseException:
-                self.step_back(1)  # It is no commit: others may go on from the one before.
+                self.step_back(1)  # It is not a commit: others may continue from the previous one.
                 raise
         self._commits += 1
         self.check_host_updates()
@@ -90,14 +90,14 @@ class State(abc.ABC):
             )
         mine = self._standing()
         ranks = allgather_object(mine, "rabit.elastic.commits")
-        counts = [each.commits for each in ranks]
+        counts = [peer.commits for peer in ranks]
         chosen = max(counts)
         if self.is_local and chosen >= 0:
-            chosen = min(each for each in counts if each >= 0)  # Newcomers have none.
+            chosen = min(number for number in counts if number >= 0)  # Newcomers have none.
             if mine.commits > chosen:
                 self.step_back(mine.commits - chosen)
                 self._commits = chosen  # Also if what follows fails: its copies are of that commit.
-            counts = [min(each, chosen) for each in counts]
+            counts = [min(count, chosen) for count in counts]
         has_own = self.is_local and chosen > 0 and mine.commits >= 0
         self.broadcast(counts.index(chosen))
         if self.is_local:
@@ -111,7 +111,7 @@ class State(abc.ABC):
     def _standing(self) -> Standing:
         seat, is_heir = seat_now()
         kept = self._replicas.kept() if self._replicas is not None else frozenset()
-        # What a process that comes has committed by itself is no commit of the others.
+        # What a process that comes has committed by itself is not a commit of the others.
         has_none = self._commits == 0 or current_engine().config.joins
         commits = -1 if self._is_new and has_none else self._commits
         return Standing(commits, seat, is_heir, own_host(), kept)
@@ -147,7 +147,7 @@ class State(abc.ABC):
         """Gives every rank the state of `root_rank`.  Blocks."""
 
     def step_back(self, commits: int) -> None:
-        """Of a state that is local: goes back so many commits before the last; one is kept."""
+        """Of a state that is local: goes back this many commits before the last; one is kept."""
         raise Internal(f"{type(self).__name__} is local and has no step_back. Write it.")
 
     def own_part(self) -> Any:
@@ -201,7 +201,7 @@ class ObjectState(State):
 
     def _check_names(self, names: Collection[str]) -> None:
         """Raises InvalidArgument for those that the state has for itself: a value would take their place."""
-        taken = [each for each in names if hasattr(ObjectState, each) or (each[:1] == "_" and each in vars(self))]
+        taken = [name for name in names if hasattr(ObjectState, name) or (name[:1] == "_" and name in vars(self))]
         if taken:
             raise InvalidArgument(
                 f"{type(self).__name__}: a state has something of its own that is called {', '.join(taken)}. Give the "
@@ -246,7 +246,7 @@ class ObjectState(State):
         self._take(copy.deepcopy(self._values()))
 
     def broadcast(self, root_rank: int) -> None:
-        shared = {name: each for name, each in self._contents().items() if name not in self._per_rank}
+        shared = {name: content for name, content in self._contents().items() if name not in self._per_rank}
         self._take(broadcast_object(shared, root_rank, "rabit.elastic.values"))
 
     def step_back(self, commits: int) -> None:

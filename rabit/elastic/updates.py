@@ -1,4 +1,4 @@
-"""Updates: whether the members of an elastic job are to change though nobody is lost."""
+"""Updates: whether the members of an elastic job are to change though no one is lost."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _LOOK_EVERY_S = 0.1
 # So much later a change, which takes seconds to come about, is seen where commits follow each other quickly: what the
 # engine does for a vote, steps of 10 ms feel.
 _VOTE_EVERY_S = 0.5
-# Commits that are further apart than this wait for their own vote: it is little beside the step.
+# Commits that are further apart than this wait for their own vote: it is little compared with the step.
 _SELDOM_S = 0.1
 # What rank 0 votes; above these bits it is how many checks come before the next vote is asked.
 _IS_OUTDATED = 1
 _IS_SELDOM = 2
 _BITS = 2
-# Steps may become slower meanwhile: so many checks without a vote at most.
+# Steps may become slower meanwhile: at most this many checks without a vote.
 _UNASKED_MOST = 63
 
 
@@ -44,7 +44,7 @@ class Updates:
     So all ranks stop at the same commit, and no work is lost.  A vote takes as long as messages to rank 0 and
     back, which short steps would feel: it is on its way during the next step then, and the commit after that
     takes its answer.  Nor is there one in each step then.
-    store: None: the members of this job change by losses alone, and nobody looks.
+    store: None: the members of this job change by losses alone, and no one looks.
     """
 
     def __init__(self, store: Store | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -78,7 +78,7 @@ class Updates:
             if answer & _IS_OUTDATED:
                 self.has_told = True
                 raise HostsUpdatedInterrupt(
-                    "hosts of the job have changed: its ranks come together anew. rabit.elastic.run does so; "
+                    "hosts of the job have changed: its ranks come together again. rabit.elastic.run does so; "
                     "commit inside of the function that it calls."
                 )
             if keeps_together or answer & _IS_SELDOM:

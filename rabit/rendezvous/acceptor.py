@@ -81,7 +81,7 @@ class Acceptance:
             writers = struct.unpack_from(f"<{count}Q", data, _HEADER.size)
         except struct.error as error:
             raise Internal(
-                f"a store holds {len(data)} bytes that are no acceptance ({error}): {data[:60]!r}. Use "
+                f"a store holds {len(data)} bytes that are not an acceptance ({error}): {data[:60]!r}. Use "
                 "the same version of mariza-rabit for the launcher and all ranks."
             ) from error
         promised, accepted = Ballot(*numbers[:2]), Ballot(*numbers[2:])

@@ -134,7 +134,7 @@ def _slurm(environ: Mapping[str, str]) -> JobMarks | None:
     # The launch node of SLURM_LAUNCH_NODE_IPADDR is where srun was typed, not where rank 0 runs.
     hosts_name = "SLURM_STEP_NODELIST" if environ.get("SLURM_STEP_NODELIST") else "SLURM_NODELIST"
     hosts = expand_host_list(environ.get(hosts_name, ""), hosts_name)
-    with_my_rank = [each for each, count in enumerate(counts) if count > local_rank]
+    with_my_rank = [ranks for ranks, count in enumerate(counts) if count > local_rank]
     return reader.checked(
         JobMarks(
             launcher="srun (Slurm)",
@@ -272,7 +272,7 @@ def _parent_job() -> str:
 def expand_host_list(text: str, source: str) -> list[str]:
     """The hosts of a Slurm list such as "gpu[01-03,7],login1", in order.
 
-    Raises InvalidArgument for text that is no such list or names more than 65,536 hosts.
+    Raises InvalidArgument for text that is not such a list or names more than 65,536 hosts.
     """
     hosts: list[str] = []
     for part in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text):
@@ -284,9 +284,9 @@ def expand_host_list(text: str, source: str) -> list[str]:
             names = [name + end for name in names for end in ends]
         hosts.extend(names)
     is_well_formed = text.count("[") == text.count("]") and len(hosts) <= _MOST_RANKS
-    if not is_well_formed or not all(re.fullmatch(r"[A-Za-z0-9._:-]+", each) for each in hosts):
+    if not is_well_formed or not all(re.fullmatch(r"[A-Za-z0-9._:-]+", host) for host in hosts):
         raise InvalidArgument(
-            f"{source} is {text!r}, which is no list of hosts such as node[01-04]. Correct it, or "
+            f"{source} is {text!r}, which is not a list of hosts such as node[01-04]. Correct it, or "
             "set RABIT_STORE_ADDRESS to host:port of rank 0."
         )
     return hosts
@@ -294,12 +294,12 @@ def expand_host_list(text: str, source: str) -> list[str]:
 
 def _expand_range(text: str, source: str) -> list[str]:
     found: list[str] = []
-    for each in text.split(","):
-        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", each)
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
         low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if match is None or high < low or high - low >= _MOST_RANKS:
             raise InvalidArgument(
-                f"{source} holds the range {each!r}, which is no number or low-high. Correct it, "
+                f"{source} holds the range {part!r}, which is neither a number nor low-high. Correct it, "
                 "or set RABIT_STORE_ADDRESS to host:port of rank 0."
             )
         found.extend(f"{number:0{len(match[1])}d}" for number in range(low, high + 1))
@@ -313,7 +313,7 @@ def expand_task_counts(text: str, source: str) -> list[int]:
         match = re.fullmatch(r"(\d{1,6})(?:\(x(\d{1,6})\))?", part)
         if match is None or len(counts) + int(match[2] or 1) > _MOST_RANKS:
             raise InvalidArgument(
-                f"{source} is {text!r}, which is no list of task counts such as 2(x3),1. "
+                f"{source} is {text!r}, which is not a list of task counts such as 2(x3),1. "
                 "Correct it or start the job with srun."
             )
         counts.extend([int(match[1])] * int(match[2] or 1))

@@ -16,7 +16,7 @@ def split_address(text: str, source: str) -> tuple[str, int]:
     is_well_formed = separator and host and port.isascii() and port.isdigit()
     if not is_well_formed or int(port) > 65535 or (":" in host and not is_bracketed):
         raise InvalidArgument(
-            f"{source} is {text!r}, which is no address: expected host:port or [v6]:port, "
+            f"{source} is {text!r}, which is not an address: expected host:port or [v6]:port, "
             "such as 10.0.0.1:29400. Correct it."
         )
     return host, int(port)

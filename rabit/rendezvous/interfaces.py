@@ -21,7 +21,7 @@ def interface_addresses(name: str) -> list[str]:
 
     Raises InvalidArgument when the interface is unknown, down or has no address.
     """
-    known = sorted(each for _, each in socket.if_nameindex())
+    known = sorted(interface for _, interface in socket.if_nameindex())
     if name not in known:
         raise InvalidArgument(
             f"the network interface {name!r} does not exist on {socket.gethostname()}: "
@@ -51,7 +51,7 @@ _InterfaceAddress._fields_ = (
     ("name", ctypes.c_char_p),
     ("flags", ctypes.c_uint),
     ("address", ctypes.c_void_p),
-    *((each, ctypes.c_void_p) for each in ("netmask", "destination", "data")),
+    *((field, ctypes.c_void_p) for field in ("netmask", "destination", "data")),
 )
 
 
@@ -98,7 +98,7 @@ def pick_address(interfaces: Sequence[str]) -> str:
 
     Hosts name their interfaces differently, so a list may hold names that others have.
     """
-    known = {each for _, each in socket.if_nameindex()}
+    known = {interface for _, interface in socket.if_nameindex()}
     for name in interfaces:
         if name in known:
             return interface_addresses(name)[0]

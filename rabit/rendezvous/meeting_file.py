@@ -93,13 +93,13 @@ def _remove_own(path: Path, pid: int) -> None:
 
 def _sweep(directory: Path) -> None:
     """Removes what killed jobs left behind."""
-    for each in directory.glob("*.json"):
+    for path in directory.glob("*.json"):
         try:
-            is_stale = not _is_writer_alive(json.loads(read_private_file(each, "meeting")))
+            is_stale = not _is_writer_alive(json.loads(read_private_file(path, "meeting")))
         except (InvalidArgument, ValueError, OSError):
             is_stale = False  # Not ours to judge.
         if is_stale:
-            each.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
 
 def wait_for(path: Path, rank: int, launcher: str, timeout: float) -> Meeting:

@@ -21,8 +21,8 @@ class MeetingPlace:
     def without(self, stores: Collection[int]) -> MeetingPlace:
         """One more does not reach these."""
         counts = dict(self.unreached)
-        for each in stores:
-            counts[each] = counts.get(each, 0) + 1
+        for store in stores:
+            counts[store] = counts.get(store, 0) + 1
         return dataclasses.replace(self, unreached=counts)
 
     def next(self) -> MeetingPlace:

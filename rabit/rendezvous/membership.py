@@ -29,10 +29,10 @@ class Membership:
     """A member is a process, by the number that it keeps; its rank changes with the membership.
 
     epoch, members: of the engines that run or start, in the order of their ranks.  least: with fewer
-    the job ends.  most: newcomers are taken in up to so many.  hosts: of the members, and of the
+    the job ends.  most: newcomers are accepted up to this number.  hosts: of the members, and of the
     processes that may become some, by number.  waiting: those of the latter that have come, the first
     first.  leaving: members that go with the next epoch, as far as `least` allows.  here: members that
-    have lost their engine and want the next; accused: whom they have lost, and why; away: whom they do
+    have lost their engine and want the next; accused: the members they have lost, and why; away: those they do
     not reach, as far as they have looked.  ended: members
     whose end the launcher has seen, and how; "": well.  done: how many had ended well before.  lost:
     who was left out of this epoch, and why; left: who of them was to leave.  seats: of members that
@@ -84,7 +84,7 @@ class Membership:
         away: Collection[int] = (),
         unreached: Collection[int] = (),
     ) -> Membership:
-        """`member` wants the next epoch, since it has lost `accused`; -1: it cannot tell whom.
+        """`member` wants the next epoch, since it has lost `accused`; -1: it does not know which member.
 
         away, unreached: which members, and which stores, it does not reach.
         """
@@ -100,27 +100,27 @@ class Membership:
         if member not in self.members:  # It was none yet, or the others have gone on without it.
             return dataclasses.replace(
                 self,
-                hosts={each: host for each, host in self.hosts.items() if each != member},
-                waiting=tuple(each for each in self.waiting if each != member),
+                hosts={number: host for number, host in self.hosts.items() if number != member},
+                waiting=tuple(newcomer for newcomer in self.waiting if newcomer != member),
             )
         return dataclasses.replace(self, ended={**self.ended, member: how[:_TEXT_MAX]})
 
     @property
     def missing(self) -> list[int]:
         """Members that have neither come nor ended."""
-        return [each for each in self.members if each not in self.here and each not in self.ended]
+        return [member for member in self.members if member not in self.here and member not in self.ended]
 
     def seat_of(self, member: int) -> int:
         """What a member and all that have come for one another before it share: the number of the first.
 
-        Who comes for a lost member takes its rank among those that are left, and its seat.
+        The newcomer that replaces a lost member takes its rank among those that are left, and its seat.
         """
         return self.seats.get(member, member)
 
     @property
     def strength(self) -> int:
         """How many ranks the job has or will have with those on their way; who ended well counts."""
-        living = sum(1 for each in self.members if not self.ended.get(each))
+        living = sum(1 for member in self.members if not self.ended.get(member))
         # Where no rank is left there is no state that newcomers could take.
         coming = len(self.coming) if living else 0
         return self.done + living + min(coming, max(0, self.most - living))
@@ -128,7 +128,7 @@ class Membership:
     @property
     def coming(self) -> list[int]:
         """Processes that may become members, whether they wait or have only been started."""
-        return [each for each in self.hosts if each not in self.members]
+        return [host for host in self.hosts if host not in self.members]
 
     @property
     def is_too_small(self) -> bool:
@@ -160,7 +160,7 @@ class Membership:
                 document[name] = frozenset(document[name])
             for name in ("hosts", "accused", "ended", "lost", "seats"):
                 document[name] = {int(key): value for key, value in document[name].items()}
-            document["away"] = {int(key): tuple(each) for key, each in document["away"].items()}
+            document["away"] = {int(key): tuple(number) for key, number in document["away"].items()}
             document["meeting"] = MeetingPlace.from_document(document["meeting"])
             return cls(**document)
         except (ValueError, KeyError, TypeError) as error:

@@ -17,8 +17,8 @@ __all__ = ["membership_store", "open_store", "store_addresses"]
 
 
 def store_addresses(config: Config) -> list[str]:
-    """Of all stores of the job; one, unless rabitrun was told otherwise."""
-    several = [each.strip() for each in config.store_addresses.split(",") if each.strip()]
+    """Of all stores of the job; one, unless rabitrun was asked for more."""
+    several = [part.strip() for part in config.store_addresses.split(",") if part.strip()]
     return several or [config.store_address]
 
 

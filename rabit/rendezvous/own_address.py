@@ -13,7 +13,7 @@ __all__ = ["bind_address", "reachable_address"]
 
 
 def bind_address(environ: Mapping[str, str], store_host: str, store_port: int) -> str:
-    """The address on which this rank listens: as told, else of the route to the store."""
+    """The address on which this rank listens: as configured, else that of the route to the store."""
     given = environ.get("RABIT_BIND_ADDRESS", "").strip()
     if given:
         return given
@@ -51,4 +51,4 @@ def reachable_address(environ: Mapping[str, str], host: str = "", towards: str =
 
 def _interfaces(environ: Mapping[str, str]) -> list[str]:
     names = environ.get("RABIT_NETWORK_INTERFACES") or environ.get("HOROVOD_GLOO_IFACE") or ""
-    return [each.strip() for each in names.split(",") if each.strip()]
+    return [part.strip() for part in names.split(",") if part.strip()]

@@ -24,8 +24,8 @@ class Place:
 def place_of(membership: Membership, member: int) -> Place:
     """Where `member`, which is one of the members, stands among them."""
     rows: dict[str, list[int]] = {}  # members by host, in the order of their ranks
-    for each in membership.members:
-        rows.setdefault(membership.hosts[each], []).append(each)
+    for other in membership.members:
+        rows.setdefault(membership.hosts[other], []).append(other)
     mine = rows[membership.hosts[member]]
     local_rank = mine.index(member)
     column = [host for host, row in rows.items() if len(row) > local_rank]
@@ -41,5 +41,5 @@ def place_of(membership: Membership, member: int) -> Place:
 
 def are_hosts_equal(membership: Membership) -> bool:
     """True if every host has the same number of members."""
-    hosts = [membership.hosts[each] for each in membership.members]
-    return len({hosts.count(each) for each in hosts}) == 1
+    hosts = [membership.hosts[member] for member in membership.members]
+    return len({hosts.count(host) for host in hosts}) == 1

@@ -58,7 +58,7 @@ _FROM_SETTINGS = ("host_key", "store_address", "secret_file", "bind_address", "n
 
 def with_settings(environ: Mapping[str, str], config: Config) -> dict[str, str]:
     """`environ` as if what `config` says about places came from there: it wins where it says any."""
-    variables = {each.name: each.variable for each in Config.settings()}
+    variables = {setting.name: setting.variable for setting in Config.settings()}
     told = {variables[name]: getattr(config, name) for name in _FROM_SETTINGS}
     return {**environ, **{variable: text for variable, text in told.items() if text}}
 
@@ -147,12 +147,12 @@ def _read_secret_descriptor(descriptor: int, rank: int) -> str:
     except OSError as error:
         raise InvalidArgument(
             f"RABIT_SECRET_FD is {descriptor}, which is not open in this process (rank {rank}): "
-            f"{error.strerror}. A program that a rank starts is no rank itself: remove the "
+            f"{error.strerror}. A program that a rank starts is not a rank itself: remove the "
             "RABIT_ variables from its environment."
         ) from error
     raise InvalidArgument(
         f"RABIT_SECRET_FD is {descriptor}, which is neither a pipe nor a memory file. A program "
-        "that a rank starts is no rank itself: remove the RABIT_ variables from its environment."
+        "that a rank starts is not a rank itself: remove the RABIT_ variables from its environment."
     )
 
 

@@ -13,7 +13,7 @@ _LARGEST_FILE = 4096
 
 
 def read_private_file(path: str | os.PathLike[str], what: str) -> str:
-    """The text of a small file that belongs to this user and that nobody else may read.
+    """The text of a small file that belongs to this user and that no one else may read.
 
     Raises InvalidArgument for a symbolic link, another owner or a mode wider than 0600, and
     FileNotFoundError when there is none.

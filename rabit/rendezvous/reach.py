@@ -1,4 +1,4 @@
-"""Reach: whom a process cannot connect to."""
+"""Reach: the processes that a process cannot connect to."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def not_reached(
 ) -> list[int]:
     """Those of the other members whose hosts do not answer `member`.  Blocks, at most `limit_s`."""
     addresses = {}
-    for each in members:
-        told = None if each == member else store.told(f"member/address/{each}")
-        # Who has no address yet has not started, and is missed by other means.
+    for other in members:
+        told = None if other == member else store.told(f"member/address/{other}")
+        # A member without an address has not started; others notice that.
         if told is not None:
-            addresses[each] = told.decode()
+            addresses[other] = told.decode()
     return unreachable(addresses, limit_s)
 
 
 def unreachable(addresses: Mapping[int, str], limit_s: float) -> list[int]:
-    """The members whose hosts do not answer in this time.  A process that has ended is none: its host refuses."""
+    """The members whose hosts do not answer in this time.  A process that has ended does not count."""
     deadline = time.monotonic() + limit_s
     away: list[int] = []
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Replica: one of several stores, asked by a thread of its own, so that a silent one holds up nobody."""
+"""Replica: one of several stores, asked by a thread of its own, so that a silent one holds up no one."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["MARK", "Answer", "Client", "Replica", "read"]
 MARK = "replica"
 # A question that waits for so long stands for all that come after it.
 _STUCK_S = 1.0
-# After a failure nobody asks for so long.
+# After a failure no one asks for so long.
 _PAUSE_S = 2.0
-# No key gets so many changes: to swap from this version is to read.
+# No key is changed this often: to swap from this version is to read.
 _NEVER = (1 << 64) - 1
 
 
@@ -70,7 +70,7 @@ class Replica:
         self._thread = start_thread(self._run, f"replica-{index}")
 
     def ask(self, task: Callable[[Client], object], tell: Callable[[Answer], None]) -> None:
-        """Has `task` done, in turn, and its result told by the replica's thread."""
+        """Has `task` done, in order, and its result reported by the replica's thread."""
         now = time.monotonic()
         with self._lock:
             is_stuck = bool(self._began) and now - self._began[0] > _STUCK_S
@@ -122,7 +122,7 @@ class Replica:
             with contextlib.suppress(RabitError):
                 client.close()
             raise PeerLost(
-                f"the store at {self.address} was started anew and has lost what it held, so its answers "
+                f"the store at {self.address} was started again and has lost what it held, so its answers "
                 "do not count. The job goes on with the other stores."
             )
         return client

@@ -1,7 +1,7 @@
 """ReplicatedStore: keys that several stores hold together, so that fewer than half of them may be lost.
 
 Each store holds an acceptor of Paxos for each key, and whoever changes a key proposes (Rystsov, "CASPaxos:
-Replicated State Machines without logs", 2018).  There is no primary, so nobody has to be fenced.  A store's
+Replicated State Machines without logs", 2018).  There is no primary, so no one has to be fenced.  A store's
 own compare-and-set makes each step of its acceptor one, so the stores are those that one alone is.
 """
 
@@ -42,7 +42,7 @@ class ReplicatedStore:
     """Linearizable: set, compare_and_set and watch take effect at one moment between call and return.
 
     Thread-safe.  connects: of each store its address and how to connect; the same on every process, in
-    this order.  Every call raises PeerLost if no majority of the stores answers, and then nobody knows
+    this order.  Every call raises PeerLost if no majority of the stores answers, and then no one knows
     whether a change happens later.
     """
 
@@ -78,36 +78,36 @@ class ReplicatedStore:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimedOut(
-                    f"store key {key!r} has version {held.version} still: nobody has set it again before the "
+                    f"store key {key!r} has version {held.version} still: no one has set it again before the "
                     "deadline; wait longer, or see whether the process that sets it still runs"
                 )
             self._wait(key, seen, versions, min(left, _SLICE_S))
 
     def tell(self, key: str, value: bytes) -> None:
         """Gives `key` this value at each of the stores by itself, unless it has one there.  Returns at once."""
-        for each in self._replicas:
-            each.ask(lambda client: client.compare_and_set(key, 0, value), lambda _: None)
+        for replica in self._replicas:
+            replica.ask(lambda client: client.compare_and_set(key, 0, value), lambda _: None)
 
     def told(self, key: str) -> bytes | None:
-        """What a process has told at any one of the stores; None: nothing there.  Not what `set` sets."""
+        """What a process has reported to any one of the stores; None: nothing there.  Not what `set` sets."""
         deadline = time.monotonic() + _PROBE_S
-        for each in self._ask(lambda client: read(client, key), deadline):
-            if isinstance(each.value, Versioned) and each.value.version:
-                return each.value.value
+        for answer in self._ask(lambda client: read(client, key), deadline):
+            if isinstance(answer.value, Versioned) and answer.value.version:
+                return answer.value.value
         return None
 
     def spread(self, key: str, value: bytes) -> int:
         """Sets `key` at each of the stores by itself; returns how many have taken it within a second."""
         deadline = time.monotonic() + _PROBE_S
         answers = self._ask(lambda client: client.set(key, value), deadline)
-        return sum(1 for each in answers if each.error is None)
+        return sum(1 for answer in answers if answer.error is None)
 
     def unreached(self) -> list[int]:
         """The stores that do not answer this process, by their places in the list.  A second at most."""
         deadline = time.monotonic() + _PROBE_S
         answers = self._ask(lambda client: read(client, MARK), deadline)
-        reached = {each.index for each in answers if each.error is None}
-        return [each.index for each in self._replicas if each.index not in reached]
+        reached = {answer.index for answer in answers if answer.error is None}
+        return [replica.index for replica in self._replicas if replica.index not in reached]
 
     @property
     def majority(self) -> int:
@@ -116,8 +116,8 @@ class ReplicatedStore:
 
     def close(self) -> None:
         """Disconnects.  Idempotent."""
-        for each in self._replicas:
-            each.close()
+        for replica in self._replicas:
+            replica.close()
 
     # Proposing.
     def _change(self, key: str, expected: int | None, value: bytes) -> tuple[bool, Versioned]:
@@ -158,7 +158,7 @@ class ReplicatedStore:
                 self._counter += 1
                 ballot = Ballot(self._counter, self._proposer)
             yield ballot
-            # By chance: two that propose at the same time would refuse each other for ever.
+            # By chance: two that propose at the same time would refuse each other forever.
             time.sleep(self._random.uniform(0, pause_s))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -192,11 +192,11 @@ class ReplicatedStore:
                     return True, stepped
 
         done: list[Acceptance] = []
-        for each in self._ask(take, deadline):
-            if each.error is not None:
+        for answer in self._ask(take, deadline):
+            if answer.error is not None:
                 continue
-            assert isinstance(each.value, tuple)
-            is_done, state = each.value
+            assert isinstance(answer.value, tuple)
+            is_done, state = answer.value
             if is_done:
                 done.append(state)
             self._has_seen(state.promised)
@@ -220,19 +220,19 @@ class ReplicatedStore:
         for _ in range(_LOOKS):
             versions: dict[int, int] = {}
             holders: dict[Ballot, int] = {}
-            for each in self._ask(lambda client: read(client, key), deadline):
-                if each.error is not None:
+            for answer in self._ask(lambda client: read(client, key), deadline):
+                if answer.error is not None:
                     continue
-                assert isinstance(each.value, Versioned)
-                state = Acceptance.from_bytes(each.value.value)
+                assert isinstance(answer.value, Versioned)
+                state = Acceptance.from_bytes(answer.value.value)
                 self._has_seen(state.promised)
-                versions[each.index] = each.value.version
+                versions[answer.index] = answer.value.version
                 holders[state.accepted] = holders.get(state.accepted, 0) + 1
                 if holders[state.accepted] == self._majority:
                     return Versioned(state.version, state.value), versions
             time.sleep(self._random.uniform(0, pause_s))
             pause_s *= 2
-        # Who has begun a change has not ended it: it is made, or made undone, by another proposal.
+        # A proposer that began a change may not have ended it: another proposal completes or reverts it.
         for ballot in self._ballots(deadline):
             held = self._promised(key, ballot, deadline)
             if held is not None and self._accepted(key, ballot, held, deadline):
@@ -257,18 +257,18 @@ class ReplicatedStore:
             except RabitError:
                 return  # The time is over, or the store is gone: the others tell of a change.
 
-        for each in self._replicas:
-            client = each.client()
-            if client is not None and each.index in versions:
+        for replica in self._replicas:
+            client = replica.client()
+            if client is not None and replica.index in versions:
                 # A daemon, which outlives the wait by one change at most.
-                start_thread(functools.partial(wait_at, client, versions[each.index]), "store-wait")
+                start_thread(functools.partial(wait_at, client, versions[replica.index]), "store-wait")
         is_later.wait(limit_s)
 
     def _ask(self, task: Callable[[Client], object], deadline: float) -> Iterator[Answer]:
         """The answers of all stores, as they come."""
         answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        for each in self._replicas:
-            each.ask(task, answers.put)
+        for replica in self._replicas:
+            replica.ask(task, answers.put)
         for _ in self._replicas:
             try:
                 found = answers.get(timeout=max(0.0, deadline - time.monotonic()))
@@ -298,4 +298,4 @@ def several_stores(
             address, secret, rank=rank, timeout=_CONNECT_S, library_path=library_path
         )
 
-    return ReplicatedStore([(each, connects(each)) for each in addresses])
+    return ReplicatedStore([(replica_address, connects(replica_address)) for replica_address in addresses])

@@ -21,7 +21,7 @@ class StoreClient:
     """A connection to the store at `address` ("host:port"), for launchers and for ranks.  Thread-safe.
 
     secret: of the job.  rank: of this process, for messages; -1 if it has none.
-    Raises InvalidArgument if the secret is another one, TimedOut if nobody answers in `timeout` seconds.
+    Raises InvalidArgument if the secret is another one, TimedOut if no one answers in `timeout` seconds.
     """
 
     def __init__(

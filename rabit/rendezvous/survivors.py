@@ -19,7 +19,7 @@ __all__ = ["Store", "admission", "change_membership", "next_membership", "tell_e
 
 # Where no process has ended, a rank that is silent gets so long to show that it lives.
 _PATIENCE_S = 1.0
-# So long a process looks whom it reaches: a first packet that is lost comes again after one second.
+# How long a process checks which members it reaches: a first packet that is lost comes again after one second.
 _LOOK_S = 3.0
 # The store answers at once; what takes longer is a launcher that has gone.
 _ANSWER_S = 30.0
@@ -54,8 +54,8 @@ def next_membership(
 
     member: of this process.  lost: the member that it has lost, and `why`; -1: it cannot tell.
     timeout_s: how long a survivor is waited for that has not noticed the loss, and a newcomer where
-    the job has too few ranks without it.  away: whom it does not reach; None: it has not looked, and
-    nobody has, which takes its time.
+    the job has too few ranks without it.  away: the members that it does not reach; None: it has not checked, and
+    no one has, which takes its time.
     It may be one without this process, which then was to leave: `left` has its number.
     Raises Aborted if the others have given this process up, PeerLost if too few are left.
     """
@@ -75,7 +75,7 @@ def next_membership(
         limit_s = timeout_s if is_short else waiting_time_s(membership, patience_s, timeout_s)
         left = began + limit_s - clock()
         if left > 0:
-            # Nobody may come: the next look finds that the time is over.
+            # No one may come: the next look finds that the time is over.
             with contextlib.suppress(TimedOut):
                 store.watch(KEY, version, left)
             continue
@@ -163,7 +163,7 @@ def _checked(membership: Membership, member: int) -> Membership:
 
 def _too_few(membership: Membership, proposed: Membership) -> PeerLost:
     first = next(iter(proposed.lost), -1)
-    shown = "; ".join(f"process {each}: {why}" for each, why in proposed.lost.items())
+    shown = "; ".join(f"process {member}: {why}" for member, why in proposed.lost.items())
     return PeerLost(
         f"{len(proposed.members)} of {len(membership.members)} ranks are left after epoch "
         f"{membership.epoch}, and the job goes on with at least {membership.least} (--min-np). Lost: "

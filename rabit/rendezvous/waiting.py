@@ -1,4 +1,4 @@
-"""Whom a rank waits for in init(), for a user who sees nothing happen."""
+"""Which ranks init() waits for, for a user who sees nothing happen."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def whom_it_waits_for(config: Config, epoch: int) -> str:
             missing = [*range(rank), *others]
             if not missing or rank in missing:
                 return ""
-            strange = [each for each in missing if store.told(f"{other}/{each}") is not None]
+            strange = [rank for rank in missing if store.told(f"{other}/{rank}") is not None]
     except RabitError:
         return (
             f"{here} for the store of the job at {address}, which does not answer. It is on the host of rabitrun, or "

@@ -32,7 +32,7 @@ class Accordion(Exchange):
     """`low` compression where |‖Δ_before‖ - ‖Δ‖| ≥ eta·‖Δ_before‖, else `high`; and `low` where it drops.
 
     That is when the learning rate is less than `drop` of what it was where the window began, to the end of the
-    next one: a rate that falls by a little in every step is no drop.
+    next one: a rate that falls by a little in every step does not count as a drop.
     Δ is the sum of the decoded means of `interval` steps: equal on all ranks, so that all decide alike
     and nothing has to be agreed.
     State: Δ, replicated, and those of both exchanges; the residual belongs around it:

@@ -30,7 +30,7 @@ class AdaptiveSum(Exchange):
             local = np.array([_products(a, b) for a, b in pairs])
             products = await ranks.sum(local)
             vectors = [
-                *(_combined(a, b, each) for (a, b), each in zip(pairs, products, strict=True)),
+                *(_combined(a, b, product) for (a, b), product in zip(pairs, products, strict=True)),
                 *vectors[2 * len(pairs) :],
             ]
         total = np.concatenate(await ranks.gather(vectors[0])).reshape(x.shape)

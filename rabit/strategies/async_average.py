@@ -1,4 +1,4 @@
-"""Asynchronous model average: nobody waits for anybody."""
+"""Asynchronous model average: no one waits for anybody."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["AsyncAverage"]
 class AsyncAverage(Strategy):
     """x_i = x_i + mean(y) - y_i when the mean of what was sent, y, is there; then the next is sent.
 
-    The ranks step as fast as each can; an average travels beside, and the next starts when it has come.
+    The ranks step as fast as each can; an average travels concurrently, and the next starts when it has arrived.
     Saving and ending bring all ranks to the same number of averages, and wait.  `pause` ends averaging
     when every rank has called it, `resume` starts it again; neither waits, and steps go on.
     Ranks may take other numbers of steps, and need no `join`, which is refused.
     A parameter that is frozen stays as it is on each rank, and still travels: ranks may freeze it at other averages.
-    State: none beside the parameters, which differ between ranks.
+    State: none besides the parameters, which differ between ranks.
     Source: Gan et al., "BAGUA: Scaling up Distributed Learning with System Relaxations", 2021.
     """
 
@@ -69,7 +69,7 @@ class AsyncAverage(Strategy):
         asks = np.array([self._wants_pause], np.int64)
 
         async def body(ranks: Ranks) -> tuple[list[Array], bool]:
-            means = [await ranks.mean(each) for each in self._sent]
+            means = [await ranks.mean(task) for task in self._sent]
             return means, int((await ranks.sum(asks))[0]) == ranks.size
 
         self._move = ranks.start(body, name="average")

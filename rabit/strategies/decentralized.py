@@ -30,7 +30,7 @@ class Decentralized(Strategy):
     The exchange starts after an update and travels during the next backward pass; what the program changes
     in parameters meanwhile is added to the mean.
     A parameter that is frozen takes the last mean that was on its way, and is left alone.
-    State: none beside the parameters, which differ between ranks.
+    State: none besides the parameters, which differ between ranks.
     Source: Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?", 2017; Gan et
     al., "BAGUA", 2021.
     """

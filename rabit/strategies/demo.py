@@ -60,5 +60,5 @@ class FrequencyMomentum(Exchange):
         mean = waves.mean(await ranks.gather(code), self.signs)
         rows -= sent
         state.m = m
-        value, mine = (each.reshape(-1)[: x.size].reshape(x.shape) for each in (mean, sent))
+        value, mine = (part.reshape(-1)[: x.size].reshape(x.shape) for part in (mean, sent))
         return Reduced(value, mine)

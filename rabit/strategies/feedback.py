@@ -34,7 +34,7 @@ class ErrorFeedback(Exchange):
     def __post_init__(self) -> None:
         in_range(self, decay="[0, 1]")
         parts = parts_of(self.inner)
-        noisy = next((each for each in parts if isinstance(each, Exchange) and each.is_noisy), None)
+        noisy = next((part for part in parts if isinstance(part, Exchange) and part.is_noisy), None)
         if noisy is not None:
             raise InvalidArgument(
                 f"ErrorFeedback around {noisy!r}: what that loses may be larger than what it is given, and the "

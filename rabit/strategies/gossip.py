@@ -29,7 +29,7 @@ class Gossip(Strategy):
     P_ij = 1/(1 + max(degree_i, degree_j)) for neighbours, the rest stays at home, so that the mean of
     the ranks is conserved and their distance from it shrinks by P's second largest eigenvalue a round.
     A parameter that is frozen is left alone.
-    State: none beside the parameters, which differ between ranks.
+    State: none besides the parameters, which differ between ranks.
     Source: Xiao and Boyd, "Fast Linear Iterations for Distributed Averaging", 2004 (Metropolis weights);
     Lian et al., "Can Decentralized Algorithms Outperform Centralized Algorithms?", 2017.
     """
@@ -104,7 +104,7 @@ def check_graph(method: Strategy, graph: Graph) -> None:
 
 
 def graph_weights(graph: Graph, size: int, step: int) -> Array:
-    """The matrix P of a graph of `size` ranks in a step; refuses a graph that is none of them."""
+    """The matrix P of a graph of `size` ranks in a step; refuses the name of an unknown graph."""
     if callable(graph):
         graph = graph(step)
     elif isinstance(graph, str):
@@ -139,7 +139,7 @@ def losing_links(
 ) -> Callable[[int], Neighbours]:
     """The graph without some of its links, others in every step: each is lost with `chance`.
 
-    Both ends of a link know that it is lost, so that nobody waits, and the mean of the ranks stays.
+    Both ends of a link know that it is lost, so that no one waits, and the mean of the ranks stays.
     """
     check("losing_links", "chance", chance, "[0, 1]")
     whole = named_graph(graph, size) if isinstance(graph, str) else graph
@@ -148,7 +148,7 @@ def losing_links(
         random = generator(seed, "links", step)
         found: dict[int, list[int]] = {rank: [] for rank in range(size)}
         for rank in range(size):
-            for peer in sorted({each for each in whole.get(rank, ()) if each > rank}):
+            for peer in sorted({peer for peer in whole.get(rank, ()) if peer > rank}):
                 if random.random() >= chance:
                     found[rank].append(peer)
                     found[peer].append(rank)

@@ -86,8 +86,8 @@ class Hierarchical(Exchange):
         parts = np.array_split(x if x.ndim else x.reshape(1), inside.size)
         mine = parts[inside.rank]
         total = np.zeros_like(mine)
-        for each in await inside.scatter(parts):
-            total += each
+        for part in await inside.scatter(parts):
+            total += part
         mean = (total / inside.size).astype(x.dtype, copy=False)
         found = await self.inner(mean, state.inner, across)
         value = np.concatenate(await inside.gather(found.value)).reshape(x.shape)

@@ -46,7 +46,7 @@ class LocalSGD(Strategy):
     outer: TakeMean() is Local SGD; SlowMomentum() SlowMo; Nesterov() DiLoCo.
     exchange: of the moves; error feedback with decay 0.95 over top-k is SparseLoCo.
     start: steps before it average gradients (post-local SGD).
-    fragments: the parameters in so many parts that take turns.  delay: steps during which a move
+    fragments: the parameters in this many parts that take turns.  delay: steps during which a move
     travels; then x = mix·x + (1-mix)·outer(...).  Both are Streaming DiLoCo.
     State: the anchor and the outer step's memory, replicated.  The optimizer's own momentum stays
     local.  Parameters differ between ranks in between; so do running statistics, which are not its own.
@@ -76,7 +76,7 @@ class LocalSGD(Strategy):
         in_range(self, every="1..", start="0..", mix="[0, 1)")
         in_range(self, fragments=f"1..{every}", delay=f"0..{every - 1}")
         self._slots: Sequence[Slot] = ()
-        self._moves: list[tuple[int, Slot, Task]] = []  # due when so many steps have ended
+        self._moves: list[tuple[int, Slot, Task]] = []  # due when this many steps have ended
 
     def plan(self, slots: Sequence[Slot]) -> None:
         self._slots = slots
@@ -115,8 +115,8 @@ class LocalSGD(Strategy):
 
     async def _take(self, until: int) -> None:
         """Takes the moves that are due."""
-        due = [each for each in self._moves if each[0] <= until]
-        self._moves = [each for each in self._moves if each[0] > until]
+        due = [pending for pending in self._moves if pending[0] <= until]
+        self._moves = [pending for pending in self._moves if pending[0] > until]
         for _, slot, move in due:
             state = slot.state
             found = (await move).value

@@ -62,6 +62,6 @@ class MinMax8:
         full = flat[0].size // self.block
         end = full * self.block
         if full:
-            yield bounds[:, :full], *(each[:end].reshape(full, self.block) for each in flat)
+            yield bounds[:, :full], *(array[:end].reshape(full, self.block) for array in flat)
         if end < flat[0].size:
-            yield bounds[:, full:], *(each[end:].reshape(1, -1) for each in flat)
+            yield bounds[:, full:], *(array[end:].reshape(1, -1) for array in flat)

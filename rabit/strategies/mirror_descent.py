@@ -25,7 +25,7 @@ class AnyBatchMirrorDescent(Strategy):
     graph, rounds: as of Gossip, a function of the step where the graph varies, as when messages are lost.
     Ranks that are all neighbours, by samples: one step on the union of the samples.
     A parameter that is frozen is left alone.
-    State: none beside the parameters, which differ between ranks.
+    State: none besides the parameters, which differ between ranks.
     Needs plain SGD without weight decay as optimizer, in place of whose step comes that of the map.
     Source: Eshraghi and Liang, "Distributed Online Optimization over a Heterogeneous Network with
     Any-Batch Mirror Descent", 2020.
@@ -90,7 +90,7 @@ class AnyBatchMirrorDescent(Strategy):
             for rank in sorted(found):  # In one order, so that ranks among all have equal bits.
                 top = top + top.dtype.type(mine[rank]) * found[rank][0]
                 bottom += float(mine[rank]) * found[rank][1]
-        if bottom > 0:  # Else nobody within reach has managed a sample.
+        if bottom > 0:  # Else no one within reach has managed a sample.
             slot.value = top / top.dtype.type(bottom)
         else:
             slot.value = x

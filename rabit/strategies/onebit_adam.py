@@ -26,7 +26,7 @@ class OneBitAdam(Strategy):
     """Until `warmup`: Adam on the mean gradient.  Then m = exchange(β₁·m + (1-β₁)·g_i) and v stays.
 
     It leaves m̂/(√v̂ + ε) in place of the gradient, 0 where v is 0: signs know no zero, and a parameter
-    that nobody has used would be divided by it.
+    that no one has used would be divided by it.
     exchange: error feedback over two phases of signs is 1-bit Adam; over two phases of 8 bits QAdam.
     State: m and v, replicated, and the exchange's.
     Needs plain SGD as optimizer, whose step this is, and a warm-up that has seen every parameter.

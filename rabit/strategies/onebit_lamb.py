@@ -100,7 +100,7 @@ class OneBitLamb(Strategy):
         return min(max(of_value / of_update, self.bounds[0]), self.bounds[1])
 
     def _factor(self, state: LambState) -> float:
-        known, fresh = (np.sqrt(each) + self.eps for each in (state.v, state.fresh))
+        known, fresh = (np.sqrt(moment) + self.eps for moment in (state.v, state.fresh))
         factor = float(np.max(known / fresh, initial=0.0))
         last = state.factor
         factor = min(max(factor, last * (1 - self.change)), last * (1 + self.change))

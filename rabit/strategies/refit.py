@@ -51,7 +51,7 @@ def best_powers(histogram: Array, count: int) -> Table:
     edge, between = _variances(histogram)
     tables = [(0.0, *(p**power for power in range(count - 2, -1, -1))) for p in edge[1:-1].tolist()]
     at = [np.rint(np.array(table) * len(histogram)).astype(int) for table in tables]
-    costs = [sum(between[a, b] for a, b in itertools.pairwise(each) if a < b) for each in at]
+    costs = [sum(between[a, b] for a, b in itertools.pairwise(place) if a < b) for place in at]
     return tables[int(np.argmin(costs))]
 
 
@@ -84,7 +84,7 @@ class FittedState:
 class FittedLevels(Exchange):
     """Two phases of levels, whose table is fitted to one summed histogram of |x|/‖x‖ at some steps.
 
-    Unbiased, with the least variance that so many bits can have for the gradients of the moment.
+    Unbiased, with the least variance that this many bits can have for the gradients of the moment.
     fit: "best" for free levels (ALQ), "powers" for 0 and powers of one number (AMQ).
     At the steps `first` and then every `every`, the histogram of 256 parts travels before, 1 KiB.  The
     table follows from it alone, so it is equal on all ranks; in between nothing is added.

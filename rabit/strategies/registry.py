@@ -107,7 +107,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 def defaults(name: str) -> str:
     """The arguments of a method as its text has them: "rank=2,start=0,small=65536"."""
     known = inspect.signature(_methods()[name].build).parameters
-    return ",".join(f"{each.name}={each.default}" for each in known.values())
+    return ",".join(f"{row.name}={row.default}" for row in known.values())
 
 
 def _value(spec: str, key: str, text: str, like: object) -> object:

@@ -143,7 +143,7 @@ class ArrayTrainer:
             for slot in self.slots:
                 self._update(slot)
             self.pipeline.after_step()
-        except ValueError:  # Arrays that do not fit together: the meeting knows which, and of whom.
+        except ValueError:  # Arrays that do not fit together: the meeting knows which, and of which ranks.
             if self._meeting.is_open:
                 self.pipeline.end_meeting(self._meeting)
             raise

@@ -31,7 +31,7 @@ def pack(value: Any) -> np.ndarray[Any, Any]:
 def pack_all(values: Sequence[Any]) -> tuple[np.ndarray[Any, Any], list[int]]:
     """The bytes of such values one after the other, and how many those of each are."""
     pieces: list[bytes] = []
-    sizes = [_write(each, pieces) for each in values]
+    sizes = [_write(value, pieces) for value in values]
     return np.frombuffer(b"".join(pieces), np.uint8), sizes
 
 
@@ -55,7 +55,7 @@ def _write(value: Any, pieces: list[bytes]) -> int:
     """Adds the bytes of a value to `pieces`; how many they are."""
     if isinstance(value, (tuple, list)):
         pieces.append(_words(_TUPLE, len(value)))
-        return len(pieces[-1]) + sum(_write(each, pieces) for each in value)
+        return len(pieces[-1]) + sum(_write(item, pieces) for item in value)
     is_number = isinstance(value, (bool, int, float, np.generic))
     if not is_number and not isinstance(value, np.ndarray):
         raise InvalidArgument(

@@ -85,7 +85,7 @@ class _Native:
         return (places, values), sent
 
     def mean(self, codes: Sequence[Code], signs: bool) -> Array:
-        places, values = (np.stack(each) for each in zip(*codes, strict=True))
+        places, values = (np.stack(column) for column in zip(*codes, strict=True))
         found = self._ranks.empty((places.shape[1], self._chunk), np.dtype(np.float32))
         self._waves.mean(places, values, signs, found)
         return found

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FiniteGuard", "ReplicaCheck", "finite_mode", "first_not_finite"]
 
-# With "sample", one of so many tensors is looked at in each step, in turn.
+# With "sample", each step checks one of this many tensors, in rotation.
 SAMPLES = 16
 _DIGEST_BYTES = 16
 
@@ -48,7 +48,7 @@ def first_not_finite(array: np.ndarray[Any, Any]) -> tuple[tuple[int, ...], str]
     if not bad.any():
         return None
     index = np.unravel_index(int(bad.argmax()), array.shape)
-    return tuple(int(each) for each in index), str(array[index])
+    return tuple(int(place) for place in index), str(array[index])
 
 
 class FiniteGuard:
@@ -161,8 +161,8 @@ def _difference(
         (most, count), *rest = Counter(column).most_common()
         if rest and 2 * count <= len(column):
             split.append(name)
-        for rank, each in zip(ranks, column, strict=True):
-            if rest and 2 * count > len(column) and each != most:
+        for rank, value in zip(ranks, column, strict=True):
+            if rest and 2 * count > len(column) and value != most:
                 odd.setdefault(rank, []).append(name)
     what = [
         f"rank {rank} differs from the others in {_listed(differs)}" for rank, differs in odd.items()

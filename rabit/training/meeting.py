@@ -120,7 +120,7 @@ class Meeting:
         found = [_Said(*json.loads(line)) for line in handle.result().tobytes().splitlines()]
         for each in found:
             if each.method != found[0].method:
-                self.joins = -1  # Who goes on is told again.
+                self.joins = -1  # The ranks that continue report again.
                 raise Mismatch(
                     f"optimizers train by different methods: rank {found[0].rank} by {found[0].shown}, rank "
                     f"{each.rank} by {each.shown} (seen by rank {self._engine.rank}). Give DistributedOptimizer, or "
@@ -128,12 +128,12 @@ class Meeting:
                     each.rank,
                 )
             self._compare_shapes(found[0], each)
-        steps = max(each.steps for each in found)
+        steps = max(answer.steps for answer in found)
         return Standing(
             steps,
-            leader=next(each.rank for each in found if each.steps == steps),
-            have_parted=any(each.steps != steps for each in found),
-            begins_anew=self._is_settled and not all(each.is_settled for each in found),
+            leader=next(answer.rank for answer in found if answer.steps == steps),
+            have_parted=any(answer.steps != steps for answer in found),
+            begins_anew=self._is_settled and not all(answer.is_settled for answer in found),
         )
 
     def _compare_shapes(self, one: _Said, other: _Said) -> None:

@@ -24,8 +24,8 @@ class MethodState:
     def by_scope(self) -> dict[str, dict[str, Any]]:
         """The values by path, those that are equal on all ranks under "replicated", others under "local"."""
         found: dict[str, dict[str, Any]] = {"replicated": {}, "local": {}}
-        for path, each in self._leaves().items():
-            found[each.scope][path] = each.value
+        for path, leave in self._leaves().items():
+            found[leave.scope][path] = leave.value
         return found
 
     def put(self, values: Mapping[str, Any]) -> None:
@@ -42,7 +42,7 @@ class MethodState:
             keys = ", ".join(map(repr, list(saved)[:5])) if is_mapping else ""
             what = f"has {keys or 'nothing'}" if is_mapping else f"is a {type(saved).__name__}"
             raise InvalidArgument(
-                f"the saved state has no {', '.join(map(repr, missing))}, so it is none of a "
+                f"the saved state has no {', '.join(map(repr, missing))}, so it is not the state of a "
                 f"{kind}: it {what}. Pass what strategy_state_dict "
                 "gave, not the state of a model or an optimizer."
             )
@@ -51,7 +51,7 @@ class MethodState:
             raise InvalidArgument(
                 f"the state of this {kind} was saved by {before} ranks, each of which has "
                 f"its own part, and {size} load it. Start {before} ranks, save and restore by "
-                "rabit_torch.checkpoint.Checkpoint, which divides the parts anew, or begin without this state."
+                "rabit_torch.checkpoint.Checkpoint, which divides the parts again, or begin without this state."
             )
         values = {**saved["replicated"], **saved["local"]}
         unknown = sorted(set(values) - set(self._leaves()))

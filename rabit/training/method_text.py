@@ -1,4 +1,4 @@
-"""What ranks compare of a gradient method, and are told where they differ: its class and its numbers."""
+"""What ranks compare of a gradient method, and report where they differ: its class and its numbers."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def _text_of(value: Any) -> str:
         return f"({', '.join(map(_text_of, value))})"
     fields: Mapping[str, Any] = {}
     if isinstance(value, Strategy):
-        fields = {key: each for key, each in vars(value).items() if key not in _of_rank(value)}
+        fields = {key: var for key, var in vars(value).items() if key not in _of_rank(value)}
     elif dataclasses.is_dataclass(value):
-        fields = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     shown = (
-        f"{key}={_text_of(each)}"
-        for key, each in fields.items()
-        if not key.startswith("_") and not inspect.isroutine(each) and not isinstance(each, type)
+        f"{key}={_text_of(value)}"
+        for key, value in fields.items()
+        if not key.startswith("_") and not inspect.isroutine(value) and not isinstance(value, type)
     )
     return f"{type(value).__name__}({', '.join(shown)})"
 

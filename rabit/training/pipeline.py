@@ -228,7 +228,7 @@ class Pipeline:
     def load_state_dict(self, saved: Mapping[str, Any], change: Change | None = None) -> None:
         """Goes on from what `state_dict` gave: the values are the same to the last bit.
 
-        change: how the ranks differ from those that saved it, whose parts are divided anew then; None: not
+        change: how the ranks differ from those that saved it, whose parts are divided again then; None: not
         at all, and other numbers of ranks are refused where they have parts of their own.
         """
         self._state.load(saved, len(self._members.ranks), change)

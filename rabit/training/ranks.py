@@ -1,4 +1,4 @@
-"""Ranks: with whom a coroutine communicates."""
+"""Ranks: the ranks that a coroutine communicates with."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ class Ranks:
                 requests.append(Request(kind, name, view, output, root=other))
 
         def finish(_: Sequence[Handle]) -> list[Any]:
-            return targets if is_array else [unpack(each) for each in targets]
+            return targets if is_array else [unpack(target) for target in targets]
 
         if not requests:
             return []
@@ -213,7 +213,7 @@ class Ranks:
         name: str = "",
         unit: float | None = None,
     ) -> Task:
-        """Runs `body` beside the caller: `await task` gives its result, `task.is_done` asks.
+        """Runs `body` concurrently with the caller: `await task` gives its result, `task.is_done` asks.
 
         name: equal on all ranks, for a task that outlives the hook which starts it; "": by number.
         """

@@ -1,4 +1,4 @@
-"""What an elastic job cannot have, told when it is made."""
+"""What an elastic job cannot have, refused when the job is made."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def refuse_strategy_in_elastic_jobs(strategy: Strategy | None) -> None:
     config = current_engine().config
     if strategy is None or config.min_np == 0:
         return
-    needy = next((each for each in parts_of(strategy) if each.needs_of_ranks), None)
+    needy = next((part for part in parts_of(strategy) if part.needs_of_ranks), None)
     if needy is None:
         return
     raise InvalidArgument(

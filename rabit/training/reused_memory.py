@@ -16,7 +16,7 @@ _LEAST_BYTES = 64 * 1024  # Smaller ones the allocator has at hand.
 
 
 class ReusedMemory:
-    """What `empty` gives comes back by itself when nobody refers to it any more.
+    """What `empty` gives comes back by itself when no one refers to it any more.
 
     Fresh memory costs as much as the loops over it, since the kernel clears every page, and the
     allocator returns large blocks at once.  Of each size as many blocks are kept as were in use at the

@@ -31,7 +31,7 @@ class Leaf:
     scope: "replicated", equal on all ranks; "local", this rank's own.
     elastic: what becomes of a local value when ranks come or go. "mean": its mean over the ranks is
     conserved (a residual): those that stay scale theirs, those that come start with zero.  "zero":
-    it starts anew, as the field's default if it has one: its shape may be that of a part. "copy":
+    it starts again, as the field's default if it has one: its shape may be that of a part. "copy":
     those that come take the first rank's.  "none": other ranks cannot go on with it.
     """
 
@@ -78,9 +78,9 @@ def copied(tree: Any) -> Any:
     if tree is None or isinstance(tree, np.ndarray):
         return tree
     if _is_node(tree):
-        return _changed(tree, {each.name: copied(getattr(tree, each.name)) for each in _fields(tree)})
+        return _changed(tree, {field.name: copied(getattr(tree, field.name)) for field in _fields(tree)})
     if isinstance(tree, (list, tuple)):
-        return sequence_like(tree, [copied(each) for each in tree])
+        return sequence_like(tree, [copied(item) for item in tree])
     return tree
 
 
@@ -97,13 +97,13 @@ def restored(tree: Any, prefix: str, saved: Mapping[str, Any]) -> Any:
         return _changed(
             tree,
             {
-                each.name: restored(getattr(tree, each.name), f"{prefix}/{each.name}", saved)
-                for each in _fields(tree)
+                field.name: restored(getattr(tree, field.name), f"{prefix}/{field.name}", saved)
+                for field in _fields(tree)
             },
         )
     if isinstance(tree, (list, tuple)):
         return sequence_like(
-            tree, [restored(each, f"{prefix}/{index}", saved) for index, each in enumerate(tree)]
+            tree, [restored(item, f"{prefix}/{index}", saved) for index, item in enumerate(tree)]
         )
     if tree is None:
         return None
@@ -176,14 +176,14 @@ def _rules(field: dataclasses.Field[Any]) -> tuple[Scope, Elastic]:
 
 def _collect(tree: Any, prefix: str, rules: tuple[Scope, Elastic], found: dict[str, Leaf]) -> None:
     if _is_node(tree):
-        for each in _fields(tree):
-            scope, elastic = _rules(each)
+        for field in _fields(tree):
+            scope, elastic = _rules(field)
             if rules[0] == "local":  # A tree that is this rank's own has no value that is not.
                 scope = "local"
-            _collect(getattr(tree, each.name), f"{prefix}/{each.name}", (scope, elastic), found)
+            _collect(getattr(tree, field.name), f"{prefix}/{field.name}", (scope, elastic), found)
     elif isinstance(tree, (list, tuple)):
-        for index, each in enumerate(tree):
-            _collect(each, f"{prefix}/{index}", rules, found)
+        for index, item in enumerate(tree):
+            _collect(item, f"{prefix}/{index}", rules, found)
     elif tree is not None:
         found[prefix] = Leaf(tree, *rules)
 
@@ -205,25 +205,25 @@ def _checked(value: Any, like: Any, path: str) -> Any:
 def _resized(tree: Any, path: str, rules: tuple[Scope, Elastic], change: Change) -> Any:
     if _is_node(tree):
         found = {
-            each.name: each.default
-            if _rules(each)[1] == "zero" and each.default is not dataclasses.MISSING
-            else _resized(getattr(tree, each.name), f"{path}/{each.name}", _rules(each), change)
-            for each in _fields(tree)
+            name.name: name.default
+            if _rules(name)[1] == "zero" and name.default is not dataclasses.MISSING
+            else _resized(getattr(tree, name.name), f"{path}/{name.name}", _rules(name), change)
+            for name in _fields(tree)
         }
-        for each in _fields(tree):
-            if each.metadata.get("follows"):
-                found[each.name] = found[each.metadata["follows"]]
+        for field in _fields(tree):
+            if field.metadata.get("follows"):
+                found[field.name] = found[field.metadata["follows"]]
         return _changed(tree, found)
     if isinstance(tree, (list, tuple)):
         parts = enumerate(tree)
-        return sequence_like(tree, [_resized(each, f"{path}/{at}", rules, change) for at, each in parts])
+        return sequence_like(tree, [_resized(saved, f"{path}/{at}", rules, change) for at, saved in parts])
     elastic = rules[1]
     if tree is None or elastic == "copy":
         return tree
     if elastic == "none":
         raise InvalidArgument(
             f"the saved state '{path}' is of {change.before} ranks, and {change.now} go on, or others: its ranks "
-            "know each other, and it cannot be divided anew. Start as many, or load no state of the strategy."
+            "know each other, and it cannot be divided again. Start as many, or load no state of the strategy."
         )
     if elastic == "zero" or change.is_new:
         return tree * 0

@@ -128,7 +128,7 @@ class Exchange:
     ) -> tuple[Array, Array]:
         """The value of x + factor·residual, and what of it was not sent: for error feedback.
 
-        Written anew where both together cost less.
+        Written again where both together cost less.
         """
         whole = x + (residual if factor == 1 else residual * x.dtype.type(factor))
         found = await self(whole, state, ranks)
@@ -141,7 +141,7 @@ class Strategy:
 
     uses_step: it has something to do between the gradients and the update, or after it, so that the
     update cannot be put off.  has_momentum, gives_steps, needs_of_ranks: as of an Exchange.
-    replaces_step: it sets parameters by itself, and what an optimizer does beside lr·gradient (weight decay,
+    replaces_step: it sets parameters by itself, and what an optimizer does in addition to lr·gradient (weight decay,
     maximize, clipping) is lost: the optimizer must do none of it.
     refuses_join: why no rank may call join while it trains, if so.
     own_of_rank: names of attributes that may differ between ranks; all others that are numbers, text or
@@ -182,7 +182,7 @@ class Strategy:
         """Before saving, resizing and closing: brings in what is under way."""
 
     def state(self) -> Any:
-        """What it keeps beside the states of the slots, as a tree."""
+        """What it keeps in addition to the states of the slots, as a tree."""
         return None
 
     def load(self, state: Any) -> None:
@@ -192,16 +192,16 @@ class Strategy:
 def parts_of(method: Strategy | Exchange) -> Iterator[Strategy | Exchange]:
     """A method, and those that it is made of."""
     yield method
-    for each in vars(method).values():
-        if isinstance(each, Strategy | Exchange):
-            yield from parts_of(each)
+    for var in vars(method).values():
+        if isinstance(var, Strategy | Exchange):
+            yield from parts_of(var)
 
 
 def has_momentum(method: Strategy | Exchange) -> bool:
     """Whether it or one of its parts keeps momentum by itself."""
-    return any(each.has_momentum for each in parts_of(method))
+    return any(part.has_momentum for part in parts_of(method))
 
 
 def gives_steps(method: Strategy | Exchange) -> bool:
     """Whether it or one of its parts leaves steps in place of gradients."""
-    return any(each.gives_steps for each in parts_of(method))
+    return any(part.gives_steps for part in parts_of(method))

@@ -111,7 +111,7 @@ class Task:
 
     @property
     def is_lost(self) -> bool:
-        """True if a task started it, it has failed, and nobody has been told."""
+        """True if a task started it, it has failed, and no one has been told."""
         return self.error is not None and self._is_child and not self._is_awaited
 
     def sleeps(self, now: Moment) -> bool:
@@ -213,7 +213,7 @@ class Driver:
     def flush(self) -> None:
         """Submits the operations of all tasks that have one to submit, in one call."""
         queued, self._queued = self._queued, []
-        requests = [each for task in queued for each in _operation(task).requests]
+        requests = [request for task in queued for request in _operation(task).requests]
         if not requests:
             return
         handles = self.engine.submit(requests)
@@ -251,7 +251,7 @@ class Driver:
         while True:
             with self._lock:  # Else another thread may end what is left before it is looked at.
                 self.pump()
-                left = [each for each in waited if not each.is_done and not each.sleeps(self.now)]
+                left = [awaited for awaited in waited if not awaited.is_done and not awaited.sleeps(self.now)]
                 if not left:
                     break
                 handles = [handle for task in self.open_tasks for handle in task.handles]
@@ -267,7 +267,7 @@ class Driver:
 
     def _wait_any(self, handles: Sequence[Handle], deadline: float | None) -> None:
         """Blocks until another one of `handles` has finished, or for a while; errors stay in them."""
-        left = handles if len(handles) == 1 else [each for each in handles if not each.done()]
+        left = handles if len(handles) == 1 else [handle for handle in handles if not handle.done()]
         seconds = _WAIT_S
         if deadline is not None:
             seconds = min(seconds, max(0.0, deadline - time.monotonic()))
@@ -277,7 +277,7 @@ class Driver:
             elif left:
                 self.engine.wait_any(left, seconds)
         except RabitError as error:
-            if not isinstance(error, TimedOut) and not any(each.done() for each in left):
+            if not isinstance(error, TimedOut) and not any(task.done() for task in left):
                 raise
 
     def finish(self, timeout: float | None = None) -> None:
@@ -292,7 +292,7 @@ class Driver:
         self._queued.clear()
 
     def _raise_first(self, waited: Sequence[Task]) -> None:
-        lost, self._lost = [each for each in self._lost if each.is_lost], []
+        lost, self._lost = [task for task in self._lost if task.is_lost], []
         for task in [*waited, *lost]:
             if task.is_done:
                 task.outcome()
@@ -355,7 +355,7 @@ class Driver:
             self._lost.append(task)
 
     def _knot(self, left: Sequence[Task]) -> Internal:
-        names = ", ".join(f"'{each.name}' for {each.waits_for!r}" for each in left[:5])
+        names = ", ".join(f"'{task.name}' for {task.waits_for!r}" for task in left[:5])
         return Internal(
             f"rank {self.engine.rank}: tasks wait, and nothing is in flight that could end it: {names}. "
             "A method awaits a task that sleeps, or itself."

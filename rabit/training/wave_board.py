@@ -51,7 +51,7 @@ class WaveBoard:
     """One wave's view of the board.  Called by the thread that trains.
 
     Of two waves in their forward pass, the one that began first never waits for the other; a wave in its
-    backward pass waits for nobody, and gives back.  So one of the two can always go on.
+    backward pass waits for no one, and gives back.  So one of the two can always go on.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class WaveBoard:
         self._write()
 
     def take(self, count: int) -> None:
-        """Before so many bytes are saved; blocks while they have no room and the other wave goes on.
+        """Before this many bytes are saved; blocks while they have no room and the other wave goes on.
 
         Raises TimedOut.
         """
@@ -126,7 +126,7 @@ class WaveBoard:
             if self._clock() >= end:
                 live, _, phase, _ = self._other()
                 raise TimedOut(
-                    f"wave {self._wave} waits for {count} bytes beside its {self._live} since "
+                    f"wave {self._wave} waits for {count} bytes in addition to its {self._live} since "
                     f"{self._timeout:g} s, and the other wave, in phase {Phase(phase).name}, keeps "
                     f"{live}. Look for what holds that process up, or raise the timeout."
                 )
@@ -139,7 +139,7 @@ class WaveBoard:
         if phase == Phase.FORWARD:
             if self._ticket < ticket:  # That one waits for this one.
                 return True
-            if not peak:  # Nobody knows yet what a pass needs.
+            if not peak:  # No one knows yet what a pass needs.
                 return False
             live = max(live, peak)
         # What is left at the end of a backward pass may wait for this rank's gradients.

@@ -1,4 +1,4 @@
-"""Wire: an exchange of one round that the engine does by itself, and what it takes beside the gradient."""
+"""Wire: an exchange of one round that the engine does by itself, and what it takes in addition to the gradient."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Residual:
         """`decay` of what is kept, in `unit` and in a new array: the residual, and with count 2 that of sums."""
         found = np.empty((count, *self.residual.shape), self.residual.dtype)
         factor = found.dtype.type(self.factor(unit, decay))
-        for row, each in zip(found, (self.residual, self.of_sums), strict=False):
-            np.multiply(each, factor, out=row)
+        for row, array in zip(found, (self.residual, self.of_sums), strict=False):
+            np.multiply(array, factor, out=row)
         return found
 
 
@@ -55,7 +55,7 @@ def change_of_unit(before: float, now: float) -> float:
 
 
 class Operands(NamedTuple):
-    """What a codec of the engine takes beside the gradient; `residual` is written into."""
+    """What a codec of the engine takes in addition to the gradient; `residual` is written into."""
 
     residual: Array | None
     seed: int

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Choice", "TunedEngine", "extra_options", "make_tuner"]
 
 _NATIVE_KNOBS = tuple(name for name in KNOBS if name != "overlap")
-# So many lanes are started if nobody says how many; and so many if their number is tuned.
+# Lanes that are started where no number is given; and where their number is tuned.
 _STARTED_LANES = 2
 _LANES = 4
 

@@ -24,12 +24,12 @@ else:
 
 # What the fit tries.  Lengths are in units of the cube's edge, noise is the standard deviation of a
 # measurement in units of that of the function.
-_LENGTHS = tuple(float(each) for each in np.geomspace(0.08, 4.0, 9))
+_LENGTHS = tuple(float(length) for length in np.geomspace(0.08, 4.0, 9))
 _NOISES = (0.003, 0.03, 0.1, 0.25, 0.5, 0.9)
 # A few points fit any length: in doubt the function is smooth over half of the cube.
 _USUAL_LENGTH, _LENGTH_SPREAD = 0.5, 1.0
 _SWEEPS = 2
-# The first points are the farthest of so many that are drawn.
+# The first points are the farthest of this many random ones.
 _SPREAD_AMONG = 64
 # Values that lie higher above the lowest than this many times the median are cut off.
 _CLIP = 2.0
@@ -76,7 +76,7 @@ class GaussianProcess:
         squares = self._squares(points, points)
         centred = values - values.mean()
         dimensions = points.shape[1]
-        trials = [(np.full(dimensions, each), noise) for each in _LENGTHS for noise in _NOISES]
+        trials = [(np.full(dimensions, length), noise) for length in _LENGTHS for noise in _NOISES]
         best = max(trials, key=lambda trial: self._likelihood(squares, centred, *trial))
         for _ in range(_SWEEPS if dimensions > 1 else 0):
             for dimension in range(dimensions):
@@ -174,7 +174,7 @@ class Minimizer:
     def ask(self) -> Array | None:
         """The point to measure next; None if every candidate has been.
 
-        Depends on what has been told and on nothing else, so that a record of it can be replayed.
+        Depends only on what has been reported, so that a record of it can be replayed.
         """
         random = np.random.default_rng([self._seed, len(self.values)])
         fresh = self._fresh(random)
@@ -213,8 +213,8 @@ class Minimizer:
         if self._candidates is not None:
             if not self.points:
                 return self._candidates
-            known = {tuple(each) for each in self.points}
-            keep = [tuple(each) not in known for each in self._candidates]
+            known = {tuple(point) for point in self.points}
+            keep = [tuple(candidate) not in known for candidate in self._candidates]
             left: Array = self._candidates[np.array(keep)]
             return left
         anywhere: Array = random.random((600, self._dimensions))

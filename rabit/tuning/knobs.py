@@ -10,7 +10,7 @@ from rabit.errors import InvalidArgument
 
 __all__ = ["KNOBS", "OVERLAPS", "Values", "describe", "is_sound", "parse_knobs"]
 
-# Knob -> value.  Bytes, but for lanes and the name of an overlap; credit_bytes 0 is no limit, and
+# Knob -> value.  Bytes, but for lanes and the name of an overlap; credit_bytes 0 means no limit, and
 # overlap "" is whatever the job has set.
 Values = dict[str, Any]
 
@@ -29,12 +29,12 @@ def is_sound(name: str, value: Any) -> bool:
 
 
 def parse_knobs(text: str) -> tuple[str, ...]:
-    """The names in a list with commas.  Raises InvalidArgument for one that is no knob."""
-    names = tuple(each.strip() for each in text.split(",") if each.strip())
-    for each in names:
-        if each not in KNOBS:
+    """The names in a list with commas.  Raises InvalidArgument for an unknown knob."""
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    for name in names:
+        if name not in KNOBS:
             raise InvalidArgument(
-                f"RABIT_AUTOTUNE_KNOBS names {each!r}, which cannot be tuned: expected some of "
+                f"RABIT_AUTOTUNE_KNOBS names {name!r}, which cannot be tuned: expected some of "
                 f"{', '.join(KNOBS)}, with commas. Correct it, or unset it to tune all."
             )
     return names

@@ -134,7 +134,7 @@ def cache_folder(setting: str, environ: Mapping[str, str]) -> Path | None:
 class Cache:
     """A folder with one small file for each key; jobs may share it.
 
-    warn: is told of a file that cannot be used, and of a folder that cannot be written.
+    warn: is called with the text for a file that cannot be used, and of a folder that cannot be written.
     """
 
     def __init__(self, folder: Path | None, warn: Callable[[str], None]) -> None:

@@ -81,7 +81,7 @@ def _checked_table(path: Path, here: Mapping[str, Any]) -> tuple[str, dict[str, 
     if document.get("format") != _FORMAT or version != _VERSION:
         _refuse(
             path,
-            f"it is no table of this version: format {document.get('format')!r}, version "
+            f"it is not a table of this version: format {document.get('format')!r}, version "
             f"{version!r}, expected {_FORMAT!r}, {_VERSION}",
         )
     claimed = document.pop("hash", None)
@@ -100,7 +100,7 @@ def _checked_table(path: Path, here: Mapping[str, Any]) -> tuple[str, dict[str, 
         if name not in KNOBS or name == "overlap" or not is_sound(name, value):
             _refuse(path, f"its tunable {name!r} is {value!r}")
     if not isinstance(document["rules"], str):
-        _refuse(path, "its rules are no text")
+        _refuse(path, "its rules are not text")
     return document["rules"], tunables
 
 
@@ -115,9 +115,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        _refuse(path, f"it is no JSON: {error}")
+        _refuse(path, f"it is not JSON: {error}")
     if not isinstance(found, dict):
-        _refuse(path, "it is no JSON object")
+        _refuse(path, "it is not a JSON object")
     return found
 
 

@@ -98,8 +98,8 @@ def _choices(name: str, start: int, step_bytes: int, lanes_max: int) -> tuple[in
     """Ascending, with "no limit" at the end."""
     if name == "lanes":
         return tuple(range(1, lanes_max + 1))
-    chosen = {each for each in _CHOICES[name] if each <= step_bytes}
-    larger = [each for each in _CHOICES[name] if each > step_bytes]
+    chosen = {choice for choice in _CHOICES[name] if choice <= step_bytes}
+    larger = [choice for choice in _CHOICES[name] if choice > step_bytes]
     if name == "credit_bytes":  # a window for the whole step is none
         return (*sorted(chosen | ({start} - {0})), 0)
     if larger and 0 <= start <= step_bytes:

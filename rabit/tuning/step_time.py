@@ -48,24 +48,24 @@ def best_partition(bytes_in_all: int, link: Link) -> int:
 
 def sequential(layers: Sequence[Layer], costs: Sequence[float]) -> float:
     """Nothing overlaps."""
-    return sum(each.forward + each.backward for each in layers) + sum(costs)
+    return sum(layer.forward + layer.backward for layer in layers) + sum(costs)
 
 
 def barrier(layers: Sequence[Layer], costs: Sequence[float]) -> float:
     """Communication overlaps with the backward; the forward waits for all of it."""
-    return sum(each.forward for each in layers) + _latest(costs, [each.backward for each in layers])
+    return sum(layer.forward for layer in layers) + _latest(costs, [later.backward for later in layers])
 
 
 def crossing(layers: Sequence[Layer], costs: Sequence[float]) -> float:
     """Layer i of the next forward waits for gradient i alone, and what is needed first goes first."""
-    return _latest(costs, [each.forward + each.backward for each in layers])
+    return _latest(costs, [layer.forward + layer.backward for layer in layers])
 
 
 def dear(layers: Sequence[Layer], costs: Sequence[float]) -> float:
     """Reduce-scatter during the backward, all-gather during the next forward, a barrier between."""
-    halves = [each / 2 for each in costs]
-    return _latest(halves, [each.backward for each in layers]) + _latest(
-        halves, [each.forward for each in layers]
+    halves = [cost / 2 for cost in costs]
+    return _latest(halves, [later.backward for later in layers]) + _latest(
+        halves, [layer.forward for layer in layers]
     )
 
 
@@ -78,7 +78,7 @@ def predict(
     What is urgent waits for the credit that is out, where it can come in between at all.
     """
     costs = [
-        each.bytes * (link.seconds_per_byte + link.latency / partition_bytes) for each in layers
+        later.bytes * (link.seconds_per_byte + link.latency / partition_bytes) for later in layers
     ]
     ideal = {
         "barrier": barrier(layers, costs),
@@ -87,7 +87,7 @@ def predict(
     }
     # Alone on the link at the end of the step, the last part does not overlap with another.
     delay = link.latency
-    in_flight = min(credit_bytes, sum(each.bytes for each in layers)) * link.seconds_per_byte
+    in_flight = min(credit_bytes, sum(layer.bytes for layer in layers)) * link.seconds_per_byte
     return {
         "barrier": ideal["barrier"] + delay,
         "crossing": min(ideal["crossing"] + delay + in_flight, ideal["barrier"] + delay),

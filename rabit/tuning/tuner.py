@@ -32,14 +32,14 @@ _OFF: Values | None = None
 _SETTLE_STEPS, _SETTLE_STEPS_OVERLAP = 2, 5
 # A combination that is so much slower than the best one is given up after a few steps.
 _HOPELESS, _HOPELESS_STEPS = 2.0, 3
-# Short steps are measured for longer, up to so many times the steps of a window.
+# Short steps are measured for longer, up to this many times the steps of a window.
 _WINDOW_STRETCH = 20
-# The job without tuning is measured again after so many others, because the machine changes as well.
+# The job without tuning is measured again after this many others, because the machine changes as well.
 _OFF_AGAIN = 6
 # The search ends when it expects to gain less than this share of a step; not before it has measured
 # twice as many points as a plane through them would need.
 _WORTHWHILE = 0.003
-# The guard is a sign test over pairs of windows: of so many pairs the challenger may lose so many, and
+# The guard is a sign test over pairs of windows: of this many pairs the challenger may lose this many, and
 # has lost where it does not gain 1 %.  If half of all pairs were lost in truth, each line would pass
 # with a probability of 3 to 4 %, and one of the three with 6 %.
 _PASSES = {5: 0, 8: 1, 11: 2}
@@ -183,7 +183,7 @@ class Tuner:
         """The best of what has been measured, here or as the log says."""
         earlier = self._unfinished()
         # What was in force without tuning then is the start of that search and of its rest.
-        began = next((each for each in earlier if each.phase == "explore-off"), None)
+        began = next((sample for sample in earlier if sample.phase == "explore-off"), None)
         start, step_bytes = self._off, self._step_bytes
         if began is not None:
             start, step_bytes = began.values, began.step_bytes
@@ -285,13 +285,13 @@ class Tuner:
         """The rows of the log that hold for this job."""
         assert self._key is not None
         rows = self._log.earlier if self._log is not None else []
-        return [each for each in rows if each.key == self._key.digest]
+        return [row for row in rows if row.key == self._key.digest]
 
     def _unfinished(self) -> list[Window]:
         """The rows of a job that was cut off, if the last one was."""
         rows: list[Window] = []
-        for each in self._earlier():
-            rows = [] if each.phase in ("chosen", "off") else [*rows, each]
+        for sample in self._earlier():
+            rows = [] if sample.phase in ("chosen", "off") else [*rows, sample]
         return rows
 
     def _remembered(self) -> Values | None:

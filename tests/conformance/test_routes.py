@@ -204,8 +204,8 @@ TABLES = {
         lambda: seal(topology(4), {"rules": ""}),
         "on another topology: ranks is 4 there and 3 here; ranks_per_host is 4 there and 3 here",
     ),
-    "another version": (lambda: {"format": "x", "version": 2}, "it is no table of this version"),
-    "a list": (lambda: [1], "it is no JSON object"),
+    "another version": (lambda: {"format": "x", "version": 2}, "it is not a table of this version"),
+    "a list": (lambda: [1], "it is not a JSON object"),
     "wrong rules": (
         lambda: seal(topology(3), {"rules": "allreduce:builtin/rnig"}),
         "RABIT_ROUTE_TABLE, whose rules are 'allreduce:builtin/rnig', position 19: unknown",

@@ -32,7 +32,7 @@ ROWS: dict[str, Method] = {
         "each rank as fast as it can; `x_i = x_i + mean(y) - y_i` when an average of earlier parameters y has come",
         "up to 32",
         "0",
-        "ranks of unequal speed; nobody waits",
+        "ranks of unequal speed; no one waits",
         "Gan et al., 2021",
         survives=("resize",),
     ),

@@ -39,7 +39,7 @@ ROWS: dict[str, Method] = {
         "`x_i = Σ P_ij x_j`, `P_ij = 1/(1 + max(degree_i, degree_j))`",
         "64·rounds/every",
         "0",
-        "a ring of neighbours, nobody else waits",
+        "a ring of neighbours, no one else waits",
         "Xiao and Boyd, 2004; Lian et al., 2017",
         survives=("resize",),
     ),

@@ -33,15 +33,15 @@ MUTANTS = [
     Mutant(
         "who came and ended is a member",
         NEXT_EPOCH,
-        "if each in membership.here and each not in membership.ended]",
-        "if each in membership.here]",
+        "if member in membership.here and member not in membership.ended]",
+        "if member in membership.here]",
         (RECORD,),
     ),
     Mutant(
         "an accusation excludes though another loss explains it",
         NEXT_EPOCH,
-        "if not has_cause and all(each in membership.accused for each in missing):",
-        "if all(each in membership.accused for each in missing):",
+        "if not has_cause and all(member in membership.accused for member in missing):",
+        "if all(member in membership.accused for member in missing):",
         (RECORD,),
     ),
     Mutant(
@@ -75,7 +75,7 @@ MUTANTS = [
     Mutant(
         "a commit counts though its copies have not arrived",
         STATE,
-        "                self.step_back(1)  # It is no commit: others may go on from the one before.\n",
+        "                self.step_back(1)  # It is not a commit: others may continue from the previous one.\n",
         "",
         (COPIES,),
     ),
@@ -89,8 +89,8 @@ MUTANTS = [
     Mutant(
         "copies are kept on the host of their rank",
         "rabit/elastic/replicas.py",
-        "for each in range(1, len(names))][:count]",
-        "for each in range(len(names))][:count]",
+        "for index in range(1, len(names))][:count]",
+        "for index in range(len(names))][:count]",
         (COPIES,),
     ),
     Mutant(

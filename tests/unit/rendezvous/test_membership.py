@@ -195,7 +195,7 @@ def test_members_leave_as_far_as_the_least_allows():
     assert is_outdated(asked) and asked.leaving == {0, 1}
     assert next_epoch(whole(asked)).members == (2, 3)
     assert next_epoch(whole(asked)).left == {0, 1}
-    assert next_epoch(whole(asked)).lost == dict.fromkeys((0, 1), "its host is none of the job any more")
+    assert next_epoch(whole(asked)).lost == dict.fromkeys((0, 1), "its host is no longer part of the job")
     held_back = next_epoch(whole(first("aabb", least=3).with_room(2, (0, 1))))
     assert held_back.members == (0, 2, 3) and held_back.leaving == {0} and held_back.left == {1}
     replaced = next_epoch(whole(waiting(first("aabb", least=3).with_room(3, (0, 1)), 4)))

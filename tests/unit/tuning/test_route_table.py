@@ -32,7 +32,7 @@ def test_what_was_written_comes_back(tmp_path):
     [
         ({"topology": []}, "do not fit together"),
         ({"topology": "here"}, "do not fit together"),
-        ({"rules": None}, "its rules are no text"),
+        ({"rules": None}, "its rules are not text"),
         ({"tunables": ["lanes"]}, "do not fit together"),
         ({"tunables": {"lanes": "many"}}, "its tunable 'lanes' is 'many'"),
         ({"tunables": {"lanes": 0}}, "its tunable 'lanes' is 0"),
