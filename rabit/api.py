@@ -9,6 +9,8 @@ from importlib import import_module as _import_module
 
 if _typing.TYPE_CHECKING:
     import rabit.elastic as elastic
+    import rabit.integrations.jax as jax
+    import rabit.integrations.lightgbm as lightgbm
     import rabit.strategies as strategies
     from rabit.board import Board, connect
     from rabit.compression import Compression, CompressionCodec
@@ -200,7 +202,12 @@ else:
     }
     _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 
+    # Each serves another library, which loads with the first call.
+    _INTEGRATIONS = ("jax", "lightgbm")
+
     def __getattr__(name: str) -> _typing.Any:
+        if name in _INTEGRATIONS:
+            return _import_module(f"rabit.integrations.{name}")
         if name in ("elastic", "strategies"):
             return _import_module(f"rabit.{name}")
         if name in _MODULE_OF:
@@ -294,7 +301,9 @@ __all__ = [
     "init",
     "is_homogeneous",
     "is_initialized",
+    "jax",
     "join",
+    "lightgbm",
     "local_rank",
     "local_size",
     "mark_step",

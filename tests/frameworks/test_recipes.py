@@ -53,6 +53,17 @@ def test_a_library_trains_on_the_backend_rabit(rank_server, tmp_path, name, pack
     assert "2 ranks on rabit, loss " in run(rank_server, tmp_path, name)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"), [("lightgbm", "2 ranks, error 0.0"), ("jax", "2 ranks, loss 0.0")]
+)
+def test_a_guide_of_another_library_runs(rank_server, tmp_path, name, said):
+    pytest.importorskip(name)
+    program = f"with_{name}.py"
+    (tmp_path / program).write_text(programs(f"{name}.md")[program])
+
+    assert said in run(rank_server, tmp_path, program)
+
+
 def test_a_job_goes_on_where_another_ended(rank_server, tmp_path):
     (tmp_path / "resume.py").write_text(programs("day_one.md")["resume.py"])
 

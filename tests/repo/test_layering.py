@@ -159,6 +159,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
             "session": _SESSION,
             "bench": f"session {_SESSION}",
             "board data testing elastic server_parameters": f"session {_SESSION}",
+            "integrations": f"meeting {_SESSION} session",
             "meeting": f"launch session {_SESSION}",
             "server": f"rendezvous {_SETTINGS}",
             "framework": f"session strategies training {_SESSION}",
