@@ -28,9 +28,11 @@ def _named_tensors(params: Any) -> list[tuple[str, torch.Tensor]]:
                 f"not {type(item).__name__}"
             )
         name, value = str(item[0]), item[1]
-        if value is None:
+        if value is None or hasattr(value, "rabit_divided"):
             continue
         if not isinstance(value, torch.Tensor):
+            if _is_divided(value):
+                continue
             raise InvalidArgument(
                 f"broadcast_parameters: '{name}' is {type(value).__name__}, not a tensor; use "
                 "broadcast_object for other values"
@@ -42,6 +44,13 @@ def _named_tensors(params: Any) -> list[tuple[str, torch.Tensor]]:
             )
         named[name] = value
     return list(named.items())
+
+
+def _is_divided(value: Any) -> bool:
+    """Whether each rank has a part of it, as rabit_torch.sharding.shard leaves it: those began alike."""
+    from rabit.checkpoint import Part  # Few programs have one, and would wait for it to load.
+
+    return isinstance(value, Part)
 
 
 def _same_names_everywhere(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -223,3 +224,63 @@ def memory_of(
         consumer=_consumer(tensor.device.index),
         axis_order=order,
     )
+
+
+def _getters(*names: str) -> list[Any]:
+    found = [getattr(torch.Tensor, name, None) for name in names]
+    return [each.__get__ for each in found if each is not None and hasattr(each, "__get__")]
+
+
+_tensor: Any = torch.Tensor
+# What reads no value and no gradient.
+METADATA = frozenset(
+    [
+        *_getters(
+            "dtype",
+            "device",
+            "is_cpu",
+            "is_cuda",
+            "is_leaf",
+            "is_meta",
+            "is_nested",
+            "is_quantized",
+            "is_sparse",
+            "itemsize",
+            "layout",
+            "nbytes",
+            "ndim",
+            "output_nr",
+            "requires_grad",
+            "retains_grad",
+            "shape",
+            "grad_fn",
+            "_backward_hooks",
+            "_post_accumulate_grad_hooks",
+        ),
+        _tensor.requires_grad.__set__,
+        *(
+            getattr(torch.Tensor, name)
+            for name in (
+                "dim",
+                "element_size",
+                "get_device",
+                "is_complex",
+                "is_contiguous",
+                "is_floating_point",
+                "nelement",
+                "numel",
+                "register_hook",
+                "register_post_accumulate_grad_hook",
+                "requires_grad_",
+                "retain_grad",
+                "size",
+                "stride",
+                "storage_offset",
+                "__len__",
+            )
+        ),
+        torch.is_floating_point,
+        torch.is_complex,
+        torch.numel,
+    ]
+)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from rabit.errors import InvalidArgument
 from rabit.sharding.layout import FlatLayout
+from rabit.types import DType
 
 __all__ = ["STAGES", "RankBytes", "rank_bytes", "wire_bytes"]
 
@@ -40,7 +39,7 @@ def rank_bytes(
     stage = _stage(shard)
     parameters = gradients = state = 0
     for flat in layout.flats:
-        size = np.dtype(flat.dtype).itemsize
+        size = DType[flat.dtype.upper()].itemsize
         whole = flat.rows * layout.block
         part = layout.part(flat, rank).length * layout.block
         parameters += size * (part if stage >= 3 else whole)
@@ -60,7 +59,7 @@ def wire_bytes(layout: FlatLayout, shard: str | None, micro_steps: int = 1) -> i
     total = 0
     for flat in layout.flats:
         # A gather brings each rank what the others own; a reduce-scatter is its reverse.
-        pass_bytes = flat.rows * layout.block * np.dtype(flat.dtype).itemsize * (layout.parts - 1)
+        pass_bytes = flat.rows * layout.block * DType[flat.dtype.upper()].itemsize * (layout.parts - 1)
         scatters = (micro_steps if stage >= 2 else 1) if flat.is_trained else 0
         gathers = 2 * micro_steps if stage == 3 else (1 if flat.is_trained else 0)
         total += pass_bytes * (scatters + gathers)

@@ -285,7 +285,8 @@ def DistributedOptimizer(
     check_finite: bool | Literal["sample"] | None = None,
     check_replicas: int | None = None,
     staleness: int = 0,
-    shard: Literal["optimizer", "gradients"] | None = None,
+    shard: Literal["optimizer", "gradients", "parameters"] | None = None,
+    model: torch.nn.Module | None = None,
 ) -> Any:
     """Returns `optimizer` with its gradients reduced over all ranks of `process_set`.
 
@@ -339,9 +340,12 @@ def DistributedOptimizer(
         for those that are so many steps behind.  0: RABIT_PS_STALENESS, if RABIT_PS_ASYNC is set.
         Then `optimizer` itself is returned; InvalidArgument for any other argument.
     shard: "optimizer" divides the optimizer's state among the ranks (ZeRO stage 1), "gradients" also sends each
-        backward pass's gradients at once and keeps this rank's part (stage 2). The result is a
+        backward pass's gradients at once and keeps this rank's part (stage 2), "parameters" also divides the
+        parameters of `model`, which are gathered when its modules run (stage 3). The result is a
         rabit_torch.sharding.ShardedOptimizer; of the other arguments it takes named_parameters,
         backward_passes_per_step and process_set. None: RABIT_SHARD, or not.
+    model: with shard="parameters": the module whose parameters the optimizer has; rabit_torch.sharding.shard(model)
+        before chooses what is gathered together.
 
     Raises InvalidArgument for an optimizer that is wrapped already or is not one of torch, names that are missing
     or double, or arguments out of range.
@@ -350,7 +354,6 @@ def DistributedOptimizer(
     refuse_wrapped(optimizer, _DistributedMixin)
     resolved = reduce_op(op, None)
     check_numbers(gradient_predivide_factor, staleness, resolved)
-    check_process_set(process_set)
     names = checked_names(optimizer, named_parameters)
     if (other := _of_another_kind(optimizer, names, given)) is not None:
         return other
@@ -409,12 +412,17 @@ def _of_another_kind(
     optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str], given: Mapping[str, Any]
 ) -> Any:
     """An optimizer that does not reduce whole gradients, where one is asked for; few programs do."""
+    check_process_set(given["process_set"])
     config = default_engine().config
     if given["staleness"] or config.ps_async:
         from rabit_torch.optimizer.asynchronous import make_asynchronous
 
         return make_asynchronous(optimizer, names, given["staleness"], _changed(given))
     stage = given["shard"] or config.shard
+    if given["model"] is not None and not stage:
+        raise InvalidArgument(
+            "model= is for shard='parameters', and shard is None. Add shard='parameters', or leave model out"
+        )
     return _sharded(optimizer, names, stage, given) if stage else None
 
 
@@ -424,7 +432,7 @@ def _sharded(
     stage: str,
     given: Mapping[str, Any],
 ) -> Any:
-    taken = {"shard", "backward_passes_per_step", "process_set"}
+    taken = {"shard", "model", "backward_passes_per_step", "process_set"}
     refused = set(_changed(given)) - taken
     if refused:
         raise InvalidArgument(
@@ -435,7 +443,7 @@ def _sharded(
     from rabit_torch.sharding.optimizer import shard_optimizer
 
     passes, process_set = given["backward_passes_per_step"], given["process_set"]
-    return shard_optimizer(optimizer, names, stage, passes, process_set)
+    return shard_optimizer(optimizer, names, stage, passes, process_set, given["model"])
 
 
 def _adasum(

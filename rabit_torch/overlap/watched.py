@@ -18,71 +18,13 @@ import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
 from rabit_torch.parameter_state import DeferredUpdate, Phase
+from rabit_torch.tensors import METADATA
 
 __all__ = ["can_guard", "guard", "make_ready", "unguard"]
 
 _no_torch_function: Any = torch._C.DisableTorchFunctionSubclass
 _KEY = "_rabit_update"
-
-
-def _getters(*names: str) -> list[Any]:
-    found = [getattr(torch.Tensor, name, None) for name in names]
-    return [each.__get__ for each in found if each is not None and hasattr(each, "__get__")]
-
-
 _tensor: Any = torch.Tensor
-# What reads no value and no gradient.
-_METADATA = frozenset(
-    [
-        *_getters(
-            "dtype",
-            "device",
-            "is_cpu",
-            "is_cuda",
-            "is_leaf",
-            "is_meta",
-            "is_nested",
-            "is_quantized",
-            "is_sparse",
-            "itemsize",
-            "layout",
-            "nbytes",
-            "ndim",
-            "output_nr",
-            "requires_grad",
-            "retains_grad",
-            "shape",
-            "grad_fn",
-            "_backward_hooks",
-            "_post_accumulate_grad_hooks",
-        ),
-        _tensor.requires_grad.__set__,
-        *(
-            getattr(torch.Tensor, name)
-            for name in (
-                "dim",
-                "element_size",
-                "get_device",
-                "is_complex",
-                "is_contiguous",
-                "is_floating_point",
-                "nelement",
-                "numel",
-                "register_hook",
-                "register_post_accumulate_grad_hook",
-                "requires_grad_",
-                "retain_grad",
-                "size",
-                "stride",
-                "storage_offset",
-                "__len__",
-            )
-        ),
-        torch.is_floating_point,
-        torch.is_complex,
-        torch.numel,
-    ]
-)
 _GRAD_GET = _tensor.grad.__get__
 _GRAD_CHANGES = frozenset([_tensor.grad.__set__, _tensor.grad.__delete__])
 
@@ -100,7 +42,7 @@ def _guarded_in(value: Any) -> Iterator[Any]:
 
 
 def _torch_function(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    if func in _METADATA:
+    if func in METADATA:
         with _no_torch_function():
             return func(*args, **kwargs)
     first = args[0] if args else None

@@ -1,5 +1,6 @@
-"""Optimizers whose state, and gradients, are divided among the ranks: what DistributedOptimizer(shard=...) returns."""
+"""Training that is divided among the ranks: what DistributedOptimizer(shard=...) returns, and models in parts."""
 
+from rabit_torch.sharding.model import Description, describe, gathered, shard, whole
 from rabit_torch.sharding.optimizer import ShardedOptimizer
 
-__all__ = ["ShardedOptimizer"]
+__all__ = ["Description", "ShardedOptimizer", "describe", "gathered", "shard", "whole"]

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
 
-from rabit import Average, ProcessSet
+import rabit
+from rabit import Average, Kind, ProcessSet, Request
+from rabit.framework import engine_for_work
 from rabit.sharding import Flat, FlatLayout, Interval
+from rabit_torch.ops.arguments import group_of
 from rabit_torch.ops.collected import allgather_async, reducescatter_async
+from rabit_torch.ops.collectives import broadcast_async_
+from rabit_torch.tensors import view
 
-__all__ = ["FlatStorage"]
+__all__ = ["FlatStorage", "PartStorage", "Storage", "flattened"]
+
+# A gather is waited for; a scatter only frees memory.
+_GATHER_PRIORITY = 1
 
 
-class FlatStorage:
-    """One flat: the values of its parameters, this rank's part, and its exchanges. One thread at a time.
+class Storage(ABC):
+    """One flat: this rank's part of its values, and its gradients. One thread at a time.
 
-    parameters: in the order of `flat.entries`. Their values move into the flat and keep their strides.
+    parameters: in the order of `flat.entries`; each keeps its strides. passes: backward passes of a step whose
+    gradients are sent.
     """
 
     def __init__(
@@ -25,26 +34,26 @@ class FlatStorage:
         layout: FlatLayout,
         flat: Flat,
         parameters: list[torch.Tensor],
-        rank: int,
         process_set: ProcessSet,
-        passes: int,
+        prefix: str,
+        passes: int = 1,
     ) -> None:
-        self._name = f"sharded.{flat.name}"
+        self.prefix = prefix
+        self.process_set = process_set
+        self.flat = flat
+        self._name = f"{prefix}.{flat.name}"
         self._layout = layout
-        self._flat = flat
         self._parameters = parameters
-        self._rank = rank
-        self._set = process_set
-        self._rows: Interval = layout.part(flat, rank)
-        first = parameters[0]
-        self._values = torch.zeros(
-            (flat.rows, layout.block), dtype=first.dtype, device=first.device
-        )
-        self._strides = [_dense_strides(parameter) for parameter in parameters]
-        for place, parameter in enumerate(parameters):
-            view = self._view(self._values, place)
-            view.copy_(parameter.detach())
-            parameter.data = view
+        self._rank = process_set.rank()
+        self._rows: Interval = layout.part(flat, self._rank)
+        self._dtype = parameters[0].dtype
+        self._shape = (flat.rows, layout.block)
+        self.strides = [_dense_strides(parameter) for parameter in parameters]
+        places = {entry.name: place for place, entry in enumerate(flat.entries)}
+        self._begins = {
+            places[entry.name]: (begin, owned.length)
+            for entry, owned, begin in layout.slices_of(flat, self._rank)
+        }
         self.passes = passes
         self.part: torch.Tensor | None = None  # of the averaged gradient: rows of this rank
         self._gradients: torch.Tensor | None = None
@@ -52,25 +61,30 @@ class FlatStorage:
         self._handle: Any = None
         self._sent = 0
 
-    def slices(self) -> Iterator[tuple[int, torch.nn.Parameter]]:
-        """(place of the parameter, its elements that this rank owns), which share the flat's memory."""
-        own = self._own().flatten()
-        for place, begin, length in self._owned():
-            yield place, torch.nn.Parameter(own[begin : begin + length])
+    @abstractmethod
+    def own(self) -> torch.Tensor:
+        """The values of this rank's rows; shares memory."""
 
-    def gradient_slices(self) -> dict[int, torch.Tensor]:
-        """This rank's slices of the averaged gradients, by the place of the parameter, after `wait`."""
+    def interval(self, place: int) -> Interval:
+        """The elements that this rank owns of a parameter, which is flattened in the order of its memory."""
+        return self._layout.slice_of(self.flat.entries[place].name, self._rank)
+
+    def elements(self, place: int) -> torch.Tensor:
+        """The values of `interval`, 1-D; shares memory. Empty where this rank owns nothing."""
+        return self._slice(self.own().detach(), place)
+
+    def gradient(self, place: int) -> torch.Tensor:
+        """The same of the averaged gradient, after `wait`."""
         assert self.part is not None
-        own = self.part.flatten()
-        return {place: own[begin : begin + length] for place, begin, length in self._owned()}
+        return self._slice(self.part, place)
 
     def take(self, place: int) -> None:
         """Copies `.grad` of a parameter, and sends the flat once it has those of all."""
         if self._gradients is None:
-            self._gradients = torch.zeros_like(self._values)
+            self._gradients = self._zeros()
         gradient = self._parameters[place].grad
         assert gradient is not None
-        self._view(self._gradients, place).copy_(gradient)
+        self.view(self._gradients, place).copy_(gradient)
         self._arrived[place] = True
         if all(self._arrived):
             self._send()
@@ -84,7 +98,7 @@ class FlatStorage:
         """Sends what has not been sent in this step; a parameter without a gradient counts as zeros."""
         while self._sent < self.passes:
             if self._gradients is None:
-                self._gradients = torch.zeros_like(self._values)
+                self._gradients = self._zeros()
             self._send()
 
     def wait(self) -> None:
@@ -95,15 +109,6 @@ class FlatStorage:
         found = handle.wait()
         self.part = found if self.part is None else self.part.add_(found)
 
-    def gather(self) -> Any:
-        """Starts to collect the updated values of all ranks; `finish` waits for them."""
-        name = f"{self._name}.gather"
-        return allgather_async(self._own(), name=name, process_set=self._set)
-
-    def finish(self, handle: Any) -> None:
-        with torch.no_grad():
-            self._values.copy_(handle.wait())
-
     def forget(self) -> None:
         """The step is over."""
         self.wait()
@@ -111,9 +116,11 @@ class FlatStorage:
         self._arrived = [False] * len(self._parameters)
         self._sent = 0
 
-    def whole(self, place: int) -> torch.Tensor:
-        """The values of a parameter in its shape; shares memory."""
-        return self._view(self._values, place)
+    def view(self, values: torch.Tensor, place: int) -> torch.Tensor:
+        """A parameter in its shape, of all `values` of the flat; shares memory."""
+        entry = self.flat.entries[place]
+        start = values.storage_offset() + self.flat.starts[place]
+        return values.as_strided(entry.shape, self.strides[place], start)
 
     def _send(self) -> None:
         # One exchange of this name at a time; an earlier pass has had a backward pass of time.
@@ -123,20 +130,102 @@ class FlatStorage:
         self._arrived = [False] * len(self._parameters)
         self._sent += 1
         name = f"{self._name}.scatter"
-        self._handle = reducescatter_async(gradients, name=name, op=Average, process_set=self._set)
+        self._handle = reducescatter_async(gradients, name=name, op=Average, process_set=self.process_set)
 
-    def _own(self) -> torch.Tensor:
+    def _zeros(self) -> torch.Tensor:
+        first = self._parameters[0]
+        return torch.zeros(self._shape, dtype=self._dtype, device=first.device)
+
+    def _slice(self, part: torch.Tensor, place: int) -> torch.Tensor:
+        begin, length = self._begins.get(place, (0, 0))
+        return part.flatten()[begin : begin + length]
+
+
+class FlatStorage(Storage):
+    """A flat whose values are whole on every rank. The values of the parameters move into it."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._values = self._zeros()
+        for place, parameter in enumerate(self._parameters):
+            view = self.view(self._values, place)
+            view.copy_(parameter.detach())
+            parameter.data = view
+
+    def own(self) -> torch.Tensor:
         return self._values[self._rows.start : self._rows.start + self._rows.length]
 
-    def _owned(self) -> Iterator[tuple[int, int, int]]:
-        """(place, where its elements begin in the part, how many they are)."""
-        places = {entry.name: place for place, entry in enumerate(self._flat.entries)}
-        for entry, owned, begin in self._layout.slices_of(self._flat, self._rank):
-            yield places[entry.name], begin, owned.length
+    def gather(self) -> Any:
+        """Starts to collect the updated values of all ranks; `finish` waits for them."""
+        return allgather_async(self.own(), name=f"{self._name}.gather", process_set=self.process_set)
 
-    def _view(self, values: torch.Tensor, place: int) -> torch.Tensor:
-        entry = self._flat.entries[place]
-        return values.as_strided(entry.shape, self._strides[place], self._flat.starts[place])
+    def finish(self, handle: Any) -> None:
+        with torch.no_grad():
+            self._values.copy_(handle.wait())
+
+
+class PartStorage(Storage):
+    """A flat of which a rank keeps its part. The values are those of the first rank of the process set.
+
+    Blocks until every rank makes it. The parameters are as they were afterwards.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        whole = self._zeros()
+        for place, parameter in enumerate(self._parameters):
+            self.view(whole, place).copy_(parameter.detach())
+        if self.process_set.size() > 1:
+            root = self.process_set.ranks[0] if self.process_set.ranks else 0
+            broadcast_async_(whole, root, f"{self._name}.start", self.process_set).wait()
+        rows = self._rows
+        self._own = whole[rows.start : rows.start + rows.length].clone()
+
+    @property
+    def bytes(self) -> int:
+        """Of all values."""
+        return self._shape[0] * self._shape[1] * self._dtype.itemsize
+
+    def own(self) -> torch.Tensor:
+        return self._own
+
+    def typed(self, memory: torch.Tensor) -> torch.Tensor:
+        """`bytes` of uint8 as all values of the flat; shares memory."""
+        return memory.view(self._dtype).view(self._shape)
+
+    def gather(self, values: torch.Tensor) -> rabit.Handle:
+        """Starts to collect all values in `values`, as `typed` gives it."""
+        name = f"{self._name}.gather"
+        request = Request(
+            kind=Kind.ALLGATHER,
+            name=name,
+            input=view(self._own, name),
+            output=view(values, name),
+            group=group_of(self.process_set),
+            priority=_GATHER_PRIORITY,
+        )
+        (handle,) = engine_for_work().submit((request,))
+        return handle
+
+    def take_own(self, values: torch.Tensor) -> None:
+        """Copies this rank's part from all values of the flat."""
+        rows = self._rows
+        self._own.copy_(values[rows.start : rows.start + rows.length])
+
+    def write(self, place: int, value: torch.Tensor) -> None:
+        """Copies this rank's elements from the whole `value` of a parameter."""
+        own = self.interval(place)
+        elements = flattened(value, self.strides[place], self._dtype)
+        self.elements(place).copy_(elements[own.start : own.start + own.length])
+
+
+def flattened(
+    value: torch.Tensor, strides: tuple[int, ...], dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """The elements of `value` in the order that they have in a dense tensor of these strides."""
+    dense = torch.empty_strided(value.shape, strides, dtype=dtype or value.dtype)
+    dense.copy_(value)
+    return dense.as_strided((dense.numel(),), (1,))
 
 
 def _dense_strides(parameter: torch.Tensor) -> tuple[int, ...]:

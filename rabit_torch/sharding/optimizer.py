@@ -1,7 +1,6 @@
 """ShardedOptimizer: an optimizer of torch that updates this rank's part of every parameter.
 
-Source: Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models (2020),
-stages 1 and 2.
+Source: Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models (2020).
 """
 
 from __future__ import annotations
@@ -13,10 +12,12 @@ import numpy as np
 import torch
 
 import rabit
-from rabit import InvalidArgument, Mismatch, ProcessSet
+from rabit import InvalidArgument, ProcessSet
 from rabit.sharding import Entry, FlatLayout, SquareSum
 from rabit_torch.sharding.divided import DividedGradient, divided_gradient
-from rabit_torch.sharding.flats import FlatStorage
+from rabit_torch.sharding.flats import FlatStorage, Storage
+from rabit_torch.sharding.gathers import Gathers
+from rabit_torch.sharding.model import DividedModel, check_layouts, divided_model, shard
 from rabit_torch.sharding.probe import check_elementwise
 from rabit_torch.sharding.state import DividedState, Place
 
@@ -25,7 +26,7 @@ __all__ = ["ShardedOptimizer", "shard_optimizer"]
 # Bytes of parameters that travel together. A flat leaves as soon as its last gradient has arrived: larger ones
 # leave later, smaller ones cost more exchanges.
 _FLAT_BYTES = 4 << 20
-_STAGES = ("optimizer", "gradients")
+_STAGES = ("optimizer", "gradients", "parameters")
 
 
 class ShardedOptimizer:
@@ -36,13 +37,16 @@ class ShardedOptimizer:
 
     _rabit_inner: torch.optim.Optimizer
     _rabit_places: list[Place]
-    _rabit_storages: list[FlatStorage]
+    _rabit_storages: list[Storage]
+    _rabit_gathers: Gathers | None  # of a model whose parameters are divided
+    _rabit_prefix: str
     _rabit_state: DividedState
     _rabit_set: ProcessSet
     _rabit_frozen: list[tuple[str, torch.Tensor]]
     _rabit_passes: int
     _rabit_is_scattered: bool
     _rabit_is_synchronized: bool
+    _rabit_adopts_order: bool
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates this rank's slices with the averaged gradients, and gathers the parameters.
@@ -55,11 +59,16 @@ class ShardedOptimizer:
             with torch.enable_grad():
                 loss = closure()
         self.synchronize()
+        divided = self._rabit_gathers
+        if divided is not None:
+            divided.drop(divided.units)
         self._rabit_inner.step()
-        with torch.no_grad():
-            gathers = [(storage, storage.gather()) for storage in self._rabit_storages]
-            for storage, handle in gathers:
-                storage.finish(handle)
+        whole = [each for each in self._rabit_storages if isinstance(each, FlatStorage)]
+        gathers = [(storage, storage.gather()) for storage in whole]
+        if divided is not None:
+            divided.end_step(self._rabit_adopts_order)
+        for storage, handle in gathers:
+            storage.finish(handle)
         self._rabit_forget()
         return loss
 
@@ -81,15 +90,10 @@ class ShardedOptimizer:
             storage.send_rest()
         for storage in self._rabit_storages:
             storage.wait()
-        gradients = [storage.gradient_slices() for storage in self._rabit_storages]
-        by_storage = dict(zip(map(id, self._rabit_storages), gradients, strict=True))
         for place, is_used in zip(self._rabit_places, used, strict=True):
-            place.parameter.grad = (
-                divided_gradient(place.parameter, place.name) if is_used else None
-            )
-            if place.slice is not None:
-                found = by_storage[id(place.storage)][place.place]
-                place.slice.grad = found if is_used else None
+            parameter, part = place.parameter, place.slice
+            parameter.grad = divided_gradient(parameter, place.name) if is_used else None
+            part.grad = place.storage.gradient(place.place) if is_used else None
         self._rabit_is_synchronized = True
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
@@ -103,13 +107,13 @@ class ShardedOptimizer:
         gradients = [
             place.slice.grad
             for place in self._rabit_places
-            if place.slice is not None and place.slice.grad is not None
+            if place.slice.grad is not None
         ]
         for gradient in gradients:
             squares.add(gradient.detach().float().cpu().numpy())
         norm = squares.norm(
             lambda digits: rabit.allreduce(
-                digits, name="sharded.norm", op=rabit.Sum, process_set=self._rabit_set
+                digits, name=f"{self._rabit_prefix}.norm", op=rabit.Sum, process_set=self._rabit_set
             )
         )
         factor = max_norm / (norm + 1e-6)
@@ -132,7 +136,7 @@ class ShardedOptimizer:
         """This rank's slice of a parameter, 1-D, with its `.grad`; None if this rank owns nothing of it."""
         for place in self._rabit_places:
             if place.parameter is parameter:
-                return place.slice
+                return place.slice if place.slice.numel() else None
         raise InvalidArgument("part: the tensor is not a trained parameter of this optimizer")
 
     def state_dict(self, whole: bool = False) -> dict[str, Any]:
@@ -215,19 +219,22 @@ class ShardedOptimizer:
             if not self._rabit_is_scattered and 0 < place.passes < self._rabit_passes:
                 place.storage.take(place.place)
                 place.parameter.grad = None
-        used = np.array([place.is_used for place in self._rabit_places], np.uint8)
+        gathers = self._rabit_gathers
+        flags = [place.is_used for place in self._rabit_places]
+        flags.append(gathers is not None and gathers.wants_order)
+        name = f"{self._rabit_prefix}.used"
         found = rabit.allreduce(
-            used, name="sharded.used", op=rabit.Max, process_set=self._rabit_set
+            np.array(flags, np.uint8), name=name, op=rabit.Max, process_set=self._rabit_set
         )
-        return [bool(each) for each in found]
+        *used, self._rabit_adopts_order = (bool(flag) for flag in found)
+        return used
 
     def _rabit_forget(self) -> None:
         for storage in self._rabit_storages:
             storage.forget()
         for place in self._rabit_places:
             place.is_used, place.passes = False, 0
-            if place.slice is not None:
-                place.slice.grad = None
+            place.slice.grad = None
             if isinstance(place.parameter.grad, DividedGradient):
                 place.parameter.grad = None
         self._rabit_is_synchronized = False
@@ -236,49 +243,121 @@ class ShardedOptimizer:
 def shard_optimizer(
     optimizer: torch.optim.Optimizer,
     names: Mapping[torch.Tensor, str],
-    shard: str,
+    stage: str,
     passes: int,
     process_set: ProcessSet,
+    model: torch.nn.Module | None = None,
 ) -> Any:
-    """What DistributedOptimizer returns for shard="optimizer" and "gradients". Blocks until every rank calls it."""
-    if shard not in _STAGES:
-        raise InvalidArgument(f"shard is {shard!r}; expected 'optimizer' or 'gradients'")
+    """What DistributedOptimizer returns for shard=... Blocks until every rank calls it."""
+    _check_stage(stage, model)
     check_elementwise(optimizer)
     trained, frozen = _parameters(optimizer, names)
-    layout = FlatLayout(_entries(optimizer, trained), process_set.size())
-    _check_layouts(layout, process_set)
-    is_scattered = shard == "gradients"
-    by_name = {name: parameter for parameter, name in trained.items()}
-    places: dict[str, Place] = {}
-    storages = []
-    for flat in layout.flats:
-        parameters = [by_name[entry.name] for entry in flat.entries]
-        storage = FlatStorage(
-            layout, flat, parameters, process_set.rank(), process_set, passes if is_scattered else 1
-        )
-        storages.append(storage)
-        for place, entry in enumerate(flat.entries):
-            places[entry.name] = Place(by_name[entry.name], entry, storage, place)
-        for place, part in storage.slices():
-            places[flat.entries[place].name].slice = part
-    _put_slices(optimizer, trained, places)
+    divided = None if model is None else _divided(model, trained, process_set)
+    prefix = rabit.default_engine().next_name("sharded")
+    is_scattered = stage != "optimizer"
+    places = _places(optimizer, trained, divided, process_set, prefix, passes if is_scattered else 1)
+    _put_slices(optimizer, places)
     kind = type(optimizer)
     wrapped: Any = type(kind.__name__, (ShardedOptimizer, kind), {"__module__": kind.__module__})
     result = wrapped.__new__(wrapped)
     result.__dict__.update(
         _rabit_inner=optimizer,
-        _rabit_places=[places[name] for name in trained.values()],
-        _rabit_storages=storages,
-        _rabit_state=DividedState(optimizer, list(places.values()), layout, process_set),
+        _rabit_places=list(places.values()),
+        _rabit_storages=list({id(place.storage): place.storage for place in places.values()}.values()),
+        _rabit_gathers=None if divided is None else divided.gathers,
+        _rabit_state=DividedState(optimizer, list(places.values()), process_set, prefix),
         _rabit_set=process_set,
+        _rabit_prefix=prefix,
         _rabit_frozen=frozen,
         _rabit_passes=passes,
         _rabit_is_scattered=is_scattered,
         _rabit_is_synchronized=False,
+        _rabit_adopts_order=False,
     )
-    for each in result._rabit_places:
-        _watch(result, each)
+    for place in places.values():
+        _watch(result, place)
     return result
+
+
+def _check_stage(stage: str, model: torch.nn.Module | None) -> None:
+    if stage not in _STAGES:
+        expected = ", ".join(map(repr, _STAGES))
+        raise InvalidArgument(f"shard is {stage!r}; expected one of {expected}")
+    if stage == "parameters" and model is None:
+        raise InvalidArgument(
+            "shard='parameters' gathers the parameters of a module when it runs, and needs the model. Write "
+            "DistributedOptimizer(optimizer, model.named_parameters(), shard='parameters', model=model); "
+            "RABIT_SHARD alone can switch on 'optimizer' and 'gradients'"
+        )
+    if stage != "parameters" and model is not None:
+        raise InvalidArgument(f"model= is for shard='parameters', and shard is {stage!r}. Leave model out")
+
+
+def _divided(
+    model: torch.nn.Module, trained: Mapping[torch.Tensor, str], process_set: ProcessSet
+) -> DividedModel:
+    """The model in parts, whose trained parameters are those of the optimizer."""
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidArgument(f"model is {type(model).__name__}; expected a torch.nn.Module")
+    own = {each: name for name, each in model.named_parameters() if each.requires_grad}
+    foreign = sorted(name for each, name in trained.items() if each not in own)
+    left = sorted(name for each, name in own.items() if each not in trained)
+    if foreign or left:
+        what = (
+            f"the optimizer has {', '.join(foreign[:3])}, which {type(model).__name__} does not have"
+            if foreign
+            else f"{', '.join(left[:3])} of {type(model).__name__} have gradients and are not in the optimizer"
+        )
+        raise InvalidArgument(
+            f"shard='parameters': {what}. Give the optimizer all parameters of the model that are trained, and freeze "
+            "the others"
+        )
+    found = divided_model(model)
+    if found is None:
+        shard(model, process_set=process_set)
+        found = divided_model(model)
+    assert found is not None
+    if found.process_set.ranks != process_set.ranks:
+        raise InvalidArgument(
+            f"shard='parameters': the model is divided among the ranks {found.process_set.ranks}, and the optimizer "
+            f"among {process_set.ranks}. Give both the same process_set"
+        )
+    found.gathers.has_steps = True
+    return found
+
+
+def _places(
+    optimizer: torch.optim.Optimizer,
+    trained: Mapping[torch.Tensor, str],
+    divided: DividedModel | None,
+    process_set: ProcessSet,
+    prefix: str,
+    passes: int,
+) -> dict[torch.Tensor, Place]:
+    """Where each trained parameter lies, in the order of `trained`."""
+    parts: dict[torch.Tensor, Any] = {}
+    if divided is not None:
+        parts.update((each, found) for each, found in divided.divided.items() if each in trained)
+    rest = {each: name for each, name in trained.items() if each not in parts}
+    layout = FlatLayout(_entries(optimizer, rest), process_set.size())
+    check_layouts(layout, process_set, prefix)
+    by_name = {name: each for each, name in rest.items()}
+    where: dict[torch.Tensor, tuple[Storage, int]] = {}
+    for flat in layout.flats:
+        parameters = [by_name[entry.name] for entry in flat.entries]
+        storage = FlatStorage(layout, flat, parameters, process_set, prefix, passes)
+        where.update((each, (storage, place)) for place, each in enumerate(parameters))
+    for each, found in parts.items():
+        found.storage.passes = passes
+        where[each] = found.storage, found.place
+    group_of = {
+        each: number
+        for number, group in enumerate(optimizer.param_groups)
+        for each in group["params"]
+    }
+    return {
+        each: Place(each, name, group_of[each], *where[each]) for each, name in trained.items()
+    }
 
 
 def _watch(optimizer: Any, place: Place) -> None:
@@ -326,21 +405,7 @@ def _entries(
 
 
 def _put_slices(
-    optimizer: torch.optim.Optimizer,
-    trained: Mapping[torch.Tensor, str],
-    places: Mapping[str, Place],
+    optimizer: torch.optim.Optimizer, places: Mapping[torch.Tensor, Place]
 ) -> None:
     for group in optimizer.param_groups:
-        own = [places[trained[each]].slice for each in group["params"] if each in trained]
-        group["params"] = [each for each in own if each is not None]
-
-
-def _check_layouts(layout: FlatLayout, process_set: ProcessSet) -> None:
-    rank = layout.first_other(
-        lambda own: rabit.allgather(own, name="sharded.layout", process_set=process_set)
-    )
-    if rank is not None:
-        raise Mismatch(
-            f"shard: rank {rank} has other trained parameters than rank {process_set.rank()}. Give every rank the "
-            "same model, and freeze the same parameters"
-        )
+        group["params"] = [places[each].slice for each in group["params"] if each in places]

@@ -10,27 +10,39 @@ import torch
 import rabit
 from rabit import InvalidArgument, ProcessSet
 from rabit.checkpoint import Part
-from rabit.sharding import Entry, FlatLayout
-from rabit_torch.ops.collected import allgather_async
-from rabit_torch.sharding.flats import FlatStorage
+from rabit.sharding import Interval
+from rabit_torch.sharding.flats import Storage, flattened
+from rabit_torch.sharding.parts import joined
 
 __all__ = ["DividedState", "Place"]
 
 
 class Place:
-    """A trained parameter: where it lies, and this rank's slice of it if there is one."""
+    """A trained parameter: where it lies, and this rank's slice of it.
+
+    A slice may be empty: the optimizer keeps counts for it as the owners do.
+    """
 
     def __init__(
-        self, parameter: torch.Tensor, entry: Entry, storage: FlatStorage, place: int
+        self, parameter: torch.Tensor, name: str, group: int, storage: Storage, place: int
     ) -> None:
         self.parameter = parameter
-        self.name = entry.name
-        self.group = entry.group
+        self.name = name
+        self.group = group  # of the optimizer
         self.storage = storage
         self.place = place
-        self.slice: torch.nn.Parameter | None = None
+        self.slice = torch.nn.Parameter(storage.elements(place))
         self.passes = 0  # of the backward pass in this step
         self.is_used = False
+
+    @property
+    def interval(self) -> Interval:
+        """The elements of the slice."""
+        return self.storage.interval(self.place)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return self.storage.strides[self.place]
 
 
 class DividedState:
@@ -40,13 +52,13 @@ class DividedState:
         self,
         optimizer: torch.optim.Optimizer,
         places: Sequence[Place],
-        layout: FlatLayout,
         process_set: ProcessSet,
+        prefix: str,
     ) -> None:
         self._optimizer = optimizer
         self._places = places
-        self._layout = layout
         self._set = process_set
+        self._prefix = prefix
 
     def saved(self, whole: bool) -> dict[str, Any]:
         """See ShardedOptimizer.state_dict."""
@@ -74,32 +86,21 @@ class DividedState:
             group.update({key: value for key, value in options.items() if key != "params"})
         for place in self._places:
             found = {key: self._own(place, key, value) for key, value in given[place.name].items()}
-            if place.slice is None:
-                continue
             self._optimizer.state.pop(place.slice, None)
             if found:
                 self._optimizer.state[place.slice] = found
 
     def _state_of(self, place: Place) -> dict[str, Any]:
-        state = self._optimizer.state
-        own = {} if place.slice is None else state.get(place.slice, {})
-        # A rank that owns nothing of a tensor names what other ranks have of it, as an empty part.
-        slices = [other.slice for other in self._places if other.slice is not None]
-        keys = own or next((state[part] for part in slices if part in state), {})
-        interval = self._layout.slice_of(place.name, self._set.rank())
-        found: dict[str, Any] = {}
-        for key, value in keys.items():
-            if not isinstance(value, torch.Tensor) or value.dim() == 0:
-                found[key] = value
-                continue
-            values = own[key].detach().cpu() if own else value.new_empty(0).cpu()
-            found[key] = Part(values, interval.start, place.parameter.numel())
-        return found
+        return {
+            key: Part(value.detach().cpu(), place.interval.start, place.parameter.numel())
+            if isinstance(value, torch.Tensor) and value.dim()
+            else value
+            for key, value in self._optimizer.state.get(place.slice, {}).items()
+        }
 
     def _whole(self, place: Place, values: Mapping[str, Any]) -> dict[str, Any]:
-        shape = place.parameter.shape
         return {
-            key: self._joined(place, key, value).view(shape) if isinstance(value, Part) else value
+            key: self._joined(place, key, value) if isinstance(value, Part) else value
             for key, value in values.items()
         }
 
@@ -107,26 +108,14 @@ class DividedState:
         """This rank's slice of a state tensor that was saved whole or in parts."""
         if isinstance(value, Part):
             value = self._joined(place, key, value)
-        if not isinstance(value, torch.Tensor) or value.dim() == 0 or place.slice is None:
+        if not isinstance(value, torch.Tensor) or value.dim() == 0:
             return value
-        interval = self._layout.slice_of(place.name, self._set.rank())
-        own = value.reshape(-1)[interval.start : interval.start + interval.length]
+        start, length = place.interval
+        own = flattened(value, place.strides)[start : start + length]
         return own.to(place.slice.device, copy=True)
 
     def _joined(self, place: Place, key: str, part: Part) -> torch.Tensor:
-        """All elements of a tensor that lies on the ranks in parts."""
-        label = f"sharded.join.{place.name}.{key}"
-        where = torch.tensor([[part.start, len(part.value)]])
-        starts = allgather_async(where, name=f"{label}.where", process_set=self._set).wait()
-        pieces = allgather_async(part.value, name=f"{label}.values", process_set=self._set).wait()
-        if int(starts[:, 1].sum()) != part.length:
-            raise InvalidArgument(
-                f"load_state_dict: the ranks have {int(starts[:, 1].sum())} of the {part.length} elements of {key!r} "
-                f"of {place.name!r}. Load on every rank what Checkpoint.restore gave it"
-            )
-        whole: torch.Tensor = pieces.new_empty(part.length)
-        begin = 0
-        for start, length in starts.tolist():
-            whole[start : start + length] = pieces[begin : begin + length]
-            begin += length
-        return whole
+        """A state tensor that lies on the ranks in parts, in the shape of its parameter."""
+        label = f"{self._prefix}.join.{place.name}.{key}"
+        elements = joined(label, f"{key!r} of {place.name!r}", part, self._set)
+        return elements.as_strided(place.parameter.shape, place.strides)

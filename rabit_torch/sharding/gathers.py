@@ -1,0 +1,266 @@
+"""When the units of a model are whole: gathered before they are read, in an order that the first step shows.
+
+A gather carries the name of its unit, and a unit is gathered on all ranks or on none: ranks that run different
+modules get a Mismatch, which the engine finds when they wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Any
+
+import torch
+
+from rabit_torch.sharding.flats import PartStorage
+from rabit_torch.sharding.slots import SlotPool
+
+__all__ = ["Gathers", "Unit"]
+
+
+class _Mark(Enum):
+    """Where forward passes begin and end in an order of use."""
+
+    START = 0
+    END = 1
+
+
+class Unit:
+    """Parameters that are whole together, between `start` and `release`. One thread at a time."""
+
+    def __init__(self, name: str, storages: Sequence[PartStorage]) -> None:
+        self.name = name
+        self.storages = storages
+        self.bytes = sum(storage.bytes for storage in storages)
+        self.version = 0  # of the values: how often they were written
+        self.is_read = False  # since it was gathered
+        self.scopes = 0  # forward passes, and contexts, that hold it
+        self._memory: torch.Tensor | None = None
+        self._values: list[torch.Tensor] = []
+        self._handles: list[Any] = []
+
+    @property
+    def is_gathered(self) -> bool:
+        """Whether the values are whole, or on their way."""
+        return self._memory is not None
+
+    def start(self, pool: SlotPool) -> None:
+        """Starts to gather the values. Does not block."""
+        memory = pool.take(self.bytes)
+        begin = 0
+        for storage in self.storages:
+            values = storage.typed(memory[begin : begin + storage.bytes])
+            self._values.append(values)
+            self._handles.append(storage.gather(values))
+            begin += storage.bytes
+        self._memory = memory
+
+    def wait(self) -> None:
+        """Blocks until the values are whole."""
+        while self._handles:
+            self._handles[-1].wait()
+            self._handles.pop()
+
+    def release(self) -> None:
+        """Forgets the whole values; tensors that share their memory keep it. Waits for a gather."""
+        self.wait()
+        self._memory = None
+        self._values = []
+        self.is_read = False
+
+    def view(self, storage: PartStorage, place: int) -> torch.Tensor:
+        """The whole values of a parameter; shares the memory of the slot."""
+        return storage.view(self._values[self.storages.index(storage)], place)
+
+    @property
+    def address(self) -> int:
+        """Of the slot."""
+        assert self._memory is not None
+        return self._memory.untyped_storage().data_ptr()
+
+    def tensor(
+        self, dtype: torch.dtype, size: torch.Size, stride: tuple[int, ...], offset: int
+    ) -> torch.Tensor:
+        """A tensor over the memory of the slot; `offset` in elements."""
+        assert self._memory is not None
+        return self._memory.view(dtype).as_strided(size, stride, offset)
+
+    def write_back(self) -> None:
+        """Takes this rank's part of the whole values, which have been changed."""
+        for storage, values in zip(self.storages, self._values, strict=True):
+            storage.take_own(values)
+        self.version += 1
+
+
+class Gathers:
+    """Gathers units ahead of their use, by (order of use, window) alone, so that all ranks gather alike.
+
+    window: bytes of units that are whole at a time; a unit that is needed is gathered in any case. The order is
+    that of the step before it: in a step without one each read waits, so the ranks have the same.
+    """
+
+    def __init__(self, units: Sequence[Unit], window: int) -> None:
+        self.units = units
+        self.window = window
+        self.pool = SlotPool()
+        self.passes = 0  # forward passes that run
+        self.is_lost = False  # the step does not follow the order
+        self.started = 0  # gathers
+        self.late = 0  # those that nothing had started before the read
+        self.has_steps = False  # an optimizer calls `end_step`
+        self._order: list[Unit | _Mark] | None = None
+        self._place = 0  # in the order: what comes next
+        self._seen: list[Unit | _Mark] = []
+        self._is_seeing = True
+
+    # --- what a step does, in this order ----------------------------------------------------------
+
+    def begin_pass(self) -> None:
+        """A forward pass of the whole model begins."""
+        self.passes += 1
+        if self.passes > 1:
+            return
+        if not self.has_steps:
+            self.end_step(self.wants_order)
+        self._is_seeing = torch.is_grad_enabled() or not self.has_steps
+        self._see(_Mark.START)
+        if self._order is not None:
+            following = self._order[self._place : self._place + 1]
+            self._place = (self._place if following == [_Mark.START] else 0) + 1
+            self._gather_ahead()
+
+    def end_pass(self) -> None:
+        """A forward pass of the whole model has ended, or failed."""
+        self.passes -= 1
+        if self.passes:
+            return
+        self._see(_Mark.END)
+        self._is_seeing = True
+        if self._order is not None:
+            self._skip_to(_Mark.END)
+
+    def read(self, unit: Unit) -> None:
+        """Blocks until `unit` is whole: it is used now."""
+        if not unit.is_read:
+            self._see(unit)
+            self._follow(unit)
+            for other in self.units:
+                if other.is_read and not other.scopes:
+                    self._let_go(other)
+            if not unit.is_gathered:
+                self.late += 1
+                self._start(unit)
+            unit.is_read = True
+            self._gather_ahead()
+        unit.wait()
+
+    def enter(self, unit: Unit) -> None:
+        """The module of `unit` begins its forward pass."""
+        self.read(unit)
+        unit.scopes += 1
+
+    def leave(self, unit: Unit) -> None:
+        """The module of `unit` has ended its forward pass, or failed."""
+        unit.scopes -= 1
+        if not unit.scopes and unit.is_read:
+            self._let_go(unit)
+            self._gather_ahead()
+
+    def hold(self, units: Iterable[Unit]) -> None:
+        """Makes `units` whole until `give_back`, outside of the order. Blocks."""
+        held = list(units)
+        for unit in held:
+            unit.scopes += 1
+            if not unit.is_gathered:
+                self._start(unit)
+            unit.is_read = True
+        for unit in held:
+            unit.wait()
+
+    def give_back(self, units: Iterable[Unit], is_written: bool) -> None:
+        """Ends `hold`."""
+        for unit in units:
+            if is_written:
+                unit.write_back()
+            unit.scopes -= 1
+            if not unit.scopes:
+                unit.release()
+
+    def drop(self, units: Iterable[Unit]) -> None:
+        """Forgets whole values, because the parts are about to change."""
+        for unit in units:
+            unit.release()
+            unit.version += 1
+
+    def end_step(self, adopts: bool) -> None:
+        """The parts are updated. adopts: the next step follows the order of this one; the same on all ranks."""
+        if adopts:
+            self._order = self._seen or None
+        self._seen, self._place, self.is_lost = [], 0, False
+        self._gather_ahead()
+
+    @property
+    def wants_order(self) -> bool:
+        return self._order is None or self.is_lost
+
+    def _start(self, unit: Unit) -> None:
+        self.started += 1
+        unit.start(self.pool)
+
+    # --- the order --------------------------------------------------------------------------------
+
+    def _see(self, used: Unit | _Mark) -> None:
+        if self._is_seeing:
+            self._seen.append(used)
+
+    def _follow(self, unit: Unit) -> None:
+        """Finds `unit` in the order; lets go what was gathered for units that are left out."""
+        if self._order is None or self.is_lost:
+            return
+        try:
+            found = self._order.index(unit, self._place)
+        except ValueError:
+            self.is_lost = True
+            return
+        skipped = {id(used) for used in self._order[self._place : found] if used is not unit}
+        self._place = found + 1
+        for other in self.units:
+            if id(other) in skipped and not other.is_read and other.is_gathered:
+                other.release()
+
+    def _skip_to(self, mark: _Mark) -> None:
+        assert self._order is not None
+        if mark in self._order[self._place :]:
+            self._place = self._order.index(mark, self._place) + 1
+
+    def _let_go(self, unit: Unit) -> None:
+        """It is not read for now: it stays if it is what comes next."""
+        if self._is_next(unit):
+            unit.is_read = False
+        else:
+            unit.release()
+
+    def _is_next(self, unit: Unit) -> bool:
+        return next(iter(self._coming()), None) is unit
+
+    def _coming(self) -> list[Unit]:
+        """The units of the order from here on; those of the forward pass alone if no backward pass follows it."""
+        if self._order is None or self.is_lost:
+            return []
+        coming: list[Unit] = []
+        for used in self._order[self._place :]:
+            if isinstance(used, Unit):
+                coming.append(used)
+            elif used is _Mark.END and self.passes and not self._is_seeing:
+                break
+        return coming
+
+    def _gather_ahead(self) -> None:
+        whole = sum(unit.bytes for unit in self.units if unit.is_gathered)
+        for unit in self._coming():
+            if unit.is_gathered:
+                continue
+            if whole and whole + unit.bytes > self.window:
+                return
+            self._start(unit)
+            whole += unit.bytes

@@ -1,0 +1,368 @@
+"""Models whose parameters are divided among the ranks: whole while a module runs, in parts otherwise.
+
+Source: Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models (2020), stage 3.
+The backward pass gathers again what it needs, through saved-tensor hooks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+
+import rabit
+from rabit import InvalidArgument, Mismatch, ProcessSet, global_process_set
+from rabit.checkpoint import Part
+from rabit.sharding import Entry, FlatLayout, RankBytes, rank_bytes, wire_bytes
+from rabit_torch.sharding.divided import DividedValues, without_values
+from rabit_torch.sharding.flats import PartStorage
+from rabit_torch.sharding.gathers import Gathers, Unit
+from rabit_torch.sharding.guarded import Divided, DividedParameter, divide
+from rabit_torch.sharding.parts import joined
+from rabit_torch.sharding.units import UnitPlan, Units, planned_units
+
+__all__ = ["Description", "DividedModel", "describe", "divided_model", "gathered", "shard", "whole"]
+
+# Tensors up to so many elements stay whole: they are most of a model's tensors, and little of its bytes.
+KEEP = 2**16
+_models: weakref.WeakKeyDictionary[torch.nn.Module, DividedModel] = weakref.WeakKeyDictionary()
+
+
+def shard(
+    model: torch.nn.Module,
+    *,
+    units: Units = None,
+    keep: int = KEEP,
+    window: int | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.nn.Module:
+    """Divides the parameters of `model` among the ranks of `process_set`; returns the model, of the same class.
+
+    Its values are those of the first rank. A unit is gathered when its module runs, and again in the backward pass.
+    units: names of modules, classes, or a function of name and module that says whether a module is gathered as one;
+    None: the repeated children of ModuleList and Sequential, and the other modules. keep: tensors up to so many
+    elements stay whole on every rank. window: bytes of units that are whole at a time; None: two units of the middle
+    size, or one and a half of the largest. Blocks until every rank calls it. Raises InvalidArgument for a model
+    that is divided already, that is not on the CPU, or in which no tensor is large enough; Mismatch if the models of
+    the ranks differ.
+    """
+    _check(model)
+    plans = planned_units(model, units, keep)
+    if not plans:
+        largest = max((parameter.numel() for parameter in model.parameters()), default=0)
+        raise InvalidArgument(
+            f"shard: the largest tensor of {type(model).__name__} has {largest} elements, and tensors up to {keep} "
+            "stay whole, so nothing is divided. Use shard='gradients', or rabit_torch.sharding.shard(model, keep=0)"
+        )
+    prefix = rabit.default_engine().next_name("divided")
+    layout = FlatLayout(_entries(plans), process_set.size())
+    check_layouts(layout, process_set, prefix)
+    _models[model] = DividedModel(model, plans, layout, window, process_set, prefix)
+    return model
+
+
+def _check(model: torch.nn.Module) -> None:
+    kind = type(model).__name__
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidArgument(f"shard: model is {kind}; expected a torch.nn.Module")
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, DividedParameter):
+            raise InvalidArgument(f"shard: {name!r} of {kind} is divided already; shard a model once")
+        if not parameter.is_cpu:
+            raise InvalidArgument(
+                f"shard: {name!r} of {kind} is on {parameter.device}; parameters are divided on the CPU. Move the "
+                "model there, or use shard='gradients'"
+            )
+
+
+def check_layouts(layout: FlatLayout, process_set: ProcessSet, prefix: str) -> None:
+    """Raises Mismatch on a rank whose layout is not that of the others. Blocks until every rank calls it."""
+
+    def gather(own: Any) -> Any:
+        return rabit.allgather(own, name=f"{prefix}.layout", process_set=process_set)
+
+    rank = layout.first_other(gather)
+    if rank is not None:
+        raise Mismatch(
+            f"shard: rank {rank} has other trained parameters than rank {process_set.rank()}. Give every rank the "
+            "same model, and freeze the same parameters"
+        )
+
+
+class DividedModel:
+    """The parts of a model on this rank, and the hooks that gather its units. One thread at a time."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        plans: list[UnitPlan],
+        layout: FlatLayout,
+        window: int | None,
+        process_set: ProcessSet,
+        prefix: str,
+    ) -> None:
+        self.layout = layout
+        self.prefix = prefix
+        self.process_set = process_set
+        self.divided: dict[torch.nn.Parameter, Divided] = {}
+        by_unit: dict[str, list[PartStorage]] = {plan.name: [] for plan in plans}
+        by_name = {name: each for plan in plans for name, each in plan.parameters.items()}
+        for flat in layout.flats:
+            parameters = [by_name[entry.name] for entry in flat.entries]
+            storage = PartStorage(layout, flat, parameters, process_set, prefix)
+            by_unit[flat.entries[0].unit].append(storage)
+        units = {name: Unit(name, storages) for name, storages in by_unit.items()}
+        sizes = [unit.bytes for unit in units.values()]
+        chosen = max(2 * int(statistics.median(sizes)), max(sizes) * 3 // 2)
+        self.gathers = Gathers(list(units.values()), chosen if window is None else window)
+        for flat in layout.flats:
+            unit = units[flat.entries[0].unit]
+            storage = next(each for each in unit.storages if each.flat is flat)
+            for place, entry in enumerate(flat.entries):
+                parameter = by_name[entry.name]
+                divided = Divided(entry.name, parameter, self.gathers, unit, storage, place)
+                self.divided[parameter] = divided
+        for parameter, divided in self.divided.items():
+            divide(parameter, divided)
+        self._hook(model, [(plan, units[plan.name]) for plan in plans])
+
+    @property
+    def storages(self) -> list[PartStorage]:
+        return [storage for unit in self.gathers.units for storage in unit.storages]
+
+    def _hook(self, model: torch.nn.Module, units: list[tuple[UnitPlan, Unit]]) -> None:
+        gathers = self.gathers
+        saved = _SavedTensors(gathers)
+        model.register_forward_pre_hook(lambda *_: saved.begin(), prepend=True)
+        model.register_forward_hook(lambda *_: saved.end(), always_call=True)
+        for plan, unit in units:
+            if not plan.is_whole:
+                continue  # It is read in between what its children read.
+            plan.module.register_forward_pre_hook(_calling(gathers.enter, unit))
+            plan.module.register_forward_hook(_calling(gathers.leave, unit), always_call=True)
+        for module in cast("Iterator[Any]", model.modules()):
+            if any(each in self.divided for each in module.parameters(recurse=False)):
+                module._register_state_dict_hook(_parts_into)
+                module._register_load_state_dict_pre_hook(_parts_from, with_module=True)
+
+    def units_of(self, module: torch.nn.Module) -> list[Unit]:
+        """The units that parameters of `module` belong to."""
+        found = {id(self.divided[each].unit) for each in module.parameters() if each in self.divided}
+        return [unit for unit in self.gathers.units if id(unit) in found]
+
+
+class _SavedTensors:
+    """Keeps the place of a parameter's values in place of the values, between forward and backward pass."""
+
+    def __init__(self, gathers: Gathers) -> None:
+        self._gathers = gathers
+        self._entered: list[Any] = []
+
+    def begin(self) -> None:
+        self._gathers.begin_pass()
+        # Inside of others' hooks, which a recomputed pass runs in, values are kept as they are.
+        is_free = torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+        hooks: Any = torch.autograd.graph.saved_tensors_hooks(self._pack, _unpack)
+        context = hooks if is_free else contextlib.nullcontext()
+        context.__enter__()
+        self._entered.append(context)
+
+    def end(self) -> None:
+        self._entered.pop().__exit__(None, None, None)
+        self._gathers.end_pass()
+
+    def _pack(self, tensor: torch.Tensor) -> Any:
+        address = tensor.untyped_storage().data_ptr()
+        for unit in self._gathers.units:
+            if unit.is_read and unit.address == address:
+                return _Place(self._gathers, unit, tensor)
+        return tensor, tensor._version
+
+
+class _Place:
+    """Of a saved tensor in the memory of a unit."""
+
+    def __init__(self, gathers: Gathers, unit: Unit, tensor: torch.Tensor) -> None:
+        self._gathers = gathers
+        self._unit = unit
+        self._version = unit.version
+        self._what = tensor.dtype, tensor.size(), tensor.stride(), int(tensor.storage_offset())
+
+    def tensor(self) -> torch.Tensor:
+        if self._unit.version != self._version:
+            raise InvalidArgument(
+                f"backward on rank {rabit.rank()}: the parameters of {self._unit.name!r} have been changed, as by "
+                "step(), since the forward pass that computed this loss. Run the forward pass again"
+            )
+        self._gathers.read(self._unit)
+        return self._unit.tensor(*self._what)
+
+
+def _unpack(saved: Any) -> torch.Tensor:
+    if isinstance(saved, _Place):
+        return saved.tensor()
+    tensor, version = saved
+    if tensor._version != version:
+        raise RuntimeError(
+            f"a tensor of shape {tuple(tensor.shape)} that the backward pass needs was modified by an inplace "
+            "operation after it was saved. Change a copy of it"
+        )
+    kept: torch.Tensor = tensor
+    return kept
+
+
+def _calling(function: Callable[[Unit], None], unit: Unit) -> Callable[..., None]:
+    return lambda *_: function(unit)
+
+
+def _entries(plans: list[UnitPlan]) -> Iterator[Entry]:
+    for plan in plans:
+        for name, parameter in plan.parameters.items():
+            dtype = str(parameter.dtype).removeprefix("torch.")
+            yield Entry(
+                name, tuple(parameter.shape), dtype, plan.name, is_trained=parameter.requires_grad
+            )
+
+
+# --- state_dict and load_state_dict ---------------------------------------------------------------
+
+
+def _parts_into(module: torch.nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+    """Puts this rank's parts into a state_dict, for the values that are not whole."""
+    for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+        key = f"{prefix}{name}"
+        if isinstance(state.get(key), DividedValues) and isinstance(parameter, DividedParameter):
+            divided = parameter.rabit_divided
+            state[key] = Part(divided.storage.elements(divided.place), *divided.where())
+
+
+def _parts_from(
+    module: torch.nn.Module, state: dict[str, Any], prefix: str, *_: Any
+) -> None:
+    """Takes parts from a state_dict that is loaded. Blocks until every rank loads it."""
+    for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+        key = f"{prefix}{name}"
+        value = state.get(key)
+        if isinstance(value, Part) and isinstance(parameter, DividedParameter):
+            divided = parameter.rabit_divided
+            label = f"{divided.storage.prefix}.join.{divided.name}"
+            elements = joined(label, divided.name, value, divided.storage.process_set)
+            divided.write(elements.as_strided(parameter.shape, parameter.stride()))
+            state[key] = without_values(parameter, divided.name)
+
+
+# --- whole values ---------------------------------------------------------------------------------
+
+
+def divided_model(model: torch.nn.Module) -> DividedModel | None:
+    """What `shard` has made of a model; None if it has not."""
+    return _models.get(model)
+
+
+def whole(parameter: torch.Tensor) -> torch.Tensor:
+    """A copy of all values of a parameter. Blocks until every rank of its process set calls it."""
+    if not isinstance(parameter, DividedParameter):
+        return parameter.detach().clone()
+    divided = parameter.rabit_divided
+    with _held(divided.gathers, [divided.unit], is_written=False):
+        return divided.view().clone()
+
+
+@contextlib.contextmanager
+def gathered(model: torch.nn.Module, *, write: bool = False) -> Iterator[torch.nn.Module]:
+    """A context in which all parameters of a divided model, or of a module of it, are whole on every rank.
+
+    Blocks until every rank enters it. write: the parameters may be changed in place, under torch.no_grad() and on
+    all ranks alike; each rank keeps its part of the changed values. The memory is that of the whole module.
+    """
+    divided = [each.rabit_divided for each in model.parameters() if isinstance(each, DividedParameter)]
+    if not divided:
+        yield model
+        return
+    gathers = divided[0].gathers
+    wanted = {id(each.unit) for each in divided}
+    with _held(gathers, [unit for unit in gathers.units if id(unit) in wanted], write):
+        for each in divided:
+            each.is_writable = write
+        try:
+            yield model
+        finally:
+            for each in divided:
+                each.is_writable = False
+
+
+@contextlib.contextmanager
+def _held(gathers: Gathers, units: list[Unit], is_written: bool) -> Iterator[None]:
+    gathers.hold(units)
+    try:
+        yield
+    finally:
+        gathers.give_back(units, is_written)
+
+
+# --- describe -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Description:
+    """What dividing a model costs and saves; `str()` gives a table.
+
+    units: name and bytes of each unit. kept: bytes of tensors that stay whole. rank: bytes on rank 0 between two
+    steps, with `state_bytes` per element. wire: bytes that a rank receives in a step. window: bytes of units that
+    are whole at a time.
+    """
+
+    units: Mapping[str, int]
+    kept: int
+    rank: RankBytes
+    wire: int
+    window: int
+
+    def __str__(self) -> str:
+        width = max(map(len, self.units), default=4)
+        lines = [f"{name:<{width}}  {size:>14,} bytes" for name, size in self.units.items()]
+        lines += [
+            f"{len(self.units)} units; tensors that stay whole: {self.kept:,} bytes",
+            f"per rank: parameters {self.rank.parameters:,}, gradients {self.rank.gradients:,}, state "
+            f"{self.rank.state:,} bytes, and a window of {self.window:,}",
+            f"received per rank and step: {self.wire:,} bytes",
+        ]
+        return "\n".join(lines)
+
+
+def describe(model: torch.nn.Module, *, state_bytes: int = 8) -> Description:
+    """The units of a model that `shard` has divided, its bytes per rank and per step. Does not communicate.
+
+    state_bytes: of the optimizer for each element: 8 for Adam in float32, 4 for momentum, 0 for SGD.
+    Raises InvalidArgument for a model that is not divided.
+    """
+    divided = divided_model(model)
+    if divided is None:
+        raise InvalidArgument(
+            f"describe: {type(model).__name__} is not divided. Call rabit_torch.sharding.shard(model) before"
+        )
+    parts = divided.process_set.size()
+    entries = [
+        Entry(name, tuple(each.shape), str(each.dtype).removeprefix("torch."), is_trained=each.requires_grad)
+        for name, each in model.named_parameters()
+        if each not in divided.divided
+    ]
+    rest = FlatLayout(entries, parts)
+    kept, own = (
+        rank_bytes(layout, stage, 0, state_bytes)
+        for layout, stage in ((rest, "gradients"), (divided.layout, "parameters"))
+    )
+    wire = wire_bytes(rest, "gradients") + wire_bytes(divided.layout, "parameters")
+    gathers = divided.gathers
+    return Description(
+        {unit.name: unit.bytes for unit in gathers.units},
+        kept.parameters,
+        RankBytes(*(first + second for first, second in zip(kept, own, strict=True))),
+        wire // parts,
+        gathers.window,
+    )
