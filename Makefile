@@ -24,7 +24,7 @@ PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -
   test-address test-thread test-sanitizers test-python test-python-short test-python-slow ready-mxnet test-mxnet ready-mpich test-mpich fuzz analyse flips \
   campaign-checkpoints campaign-elastic campaign-schedules campaign-servers \
   campaign-stops campaign-alarms campaign-causes campaign-strategies campaign-links campaign-altered bench-recovery campaign-cost campaign-mixing campaign mutants wheel check format \
-  bench bench-native bench-schedule bench-servers bench-tuned bench-traces bench-lanes bench-alltoall methods docs clean
+  bench bench-native bench-schedule bench-servers bench-tuned bench-traces bench-lanes bench-plans bench-alltoall methods docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -320,6 +320,9 @@ bench-alltoall: $(VENV)/.package $(VENV)/.tools ## alltoalls over shaped links b
 
 bench-lanes: $(VENV)/.package $(VENV)/.tools ## a fast backend beside a slow one and alone (root)
 	$(BIN)/python tests/bench lane_classes
+
+bench-plans: $(VENV)/.package $(VENV)/.tools ## planned trees beside ring, tree and the optimum on uneven networks (root)
+	$(BIN)/python tests/bench plans
 
 TEXT_STEPS ?= 64
 TEXT_SEEDS ?= 1

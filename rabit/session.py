@@ -103,6 +103,7 @@ def init(
         _check_sets(process_sets, found)
         with _waiting(found):
             engine = _elastic_engine(found) or _first_engine(found, comm)
+            _follow_plan(engine)
         _state.engine, _state.has_run = engine, True
         tell_on_failure(engine)
         set_default_engine(engine)
@@ -133,6 +134,19 @@ def _waiting(config: Config) -> contextlib.AbstractContextManager[object]:
     if config.size == 1 or not is_fixed or not config.store_address or not config.secret:
         return contextlib.nullcontext()
     return says_after_a_while(functools.partial(whom_it_waits_for, config, _state.epoch + 1))
+
+
+def _follow_plan(engine: Engine) -> None:
+    """Puts the plan of RABIT_PLAN in force; an engine that cannot follow it is closed."""
+    if engine.config.plan == "off" or engine.size == 1:
+        return
+    from rabit.planned import follow_plan, host_name  # With the operations, and NumPy.
+
+    try:
+        follow_plan(engine, engine.config.plan, host_name(engine.config.host_key))
+    except RabitError:
+        engine.close(_STOP_S)
+        raise
 
 
 def _is_homogeneous(engine: Engine) -> bool:
@@ -257,6 +271,7 @@ def start_over(membership: Membership) -> None:
         with contextlib.suppress(RabitError):
             engine.close(_STOP_S)
         started = _engine_of(engine.config, membership)
+        _follow_plan(started)
         # What the program has been asked for holds on.
         started.wants_stop, started.stops_on_signals = engine.wants_stop, engine.stops_on_signals
         _state.engine = started

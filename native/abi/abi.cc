@@ -213,6 +213,14 @@ int32_t rabit_remove_group(rabit_engine* engine, int32_t group, int64_t timeout_
   });
 }
 
+int32_t rabit_set_plan(rabit_engine* engine, int32_t group, const char* plan, int64_t timeout_ms) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    RABIT_REQUIRE_POINTER(plan);
+    return engine->wired->engine().SetPlan(group, plan, DeadlineFor(timeout_ms));
+  });
+}
+
 int32_t rabit_add_codec(rabit_engine* engine, const char* spec, int32_t* codec) {
   return Guard([&]() -> Status {
     RABIT_REQUIRE_POINTER(engine);

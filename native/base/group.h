@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,10 +12,13 @@
 
 namespace rabit {
 
+class TreePlan;
+
 struct Group {
   GroupId id = kWorld;
   std::vector<int> ranks;  // global ranks, ascending; position = rank inside the group
   int my_index = -1;       // this rank's position, -1 if it is not a member
+  std::shared_ptr<const TreePlan> plan = {};  // null: none is in force
 
   int size() const { return static_cast<int>(ranks.size()); }
   bool is_member() const { return my_index >= 0; }

@@ -199,6 +199,7 @@ void EngineCore::NoteNegotiated(const ReadyTensor& ready, PendingRequest& reques
 void EngineCore::FinishVote(const ReadyTensor& ready, int32_t token, int64_t now_ns) {
   const std::shared_ptr<PendingRequest> pending = TakeOpen(token);
   if (pending == nullptr) return;  // of a group without this rank
+  services_.groups.TakeForce(ready.name);
   services_.statistics.AddNegotiation(1, now_ns - pending->submitted_ns);
   SetResult(*pending, ready.extents[0]);
   output_.Drop(pending);

@@ -8,6 +8,7 @@
 #include "engine/engine_loop.h"
 #include "engine/engine_state.h"
 #include "engine/group_calls.h"
+#include "engine/plan_calls.h"
 #include "engine/lone_waits.h"
 #include "engine/ordered_calls.h"
 #include "engine/patience.h"
@@ -44,6 +45,7 @@ class EngineImplementation final : public Engine {
         loop_(std::make_shared<EngineLoop>(state_)),
         ordered_calls_(*state_),
         group_calls_(*this, state_, loop_),
+        plan_calls_(*this, *state_),
         limits_{state_->parts.rank, state_->parts.router->backends(), state_->parts.codecs.get(),
                 &state_->devices},
         ready_watch_(*state_),
@@ -98,6 +100,9 @@ class EngineImplementation final : public Engine {
   Status RemoveGroup(GroupId group, Deadline deadline) override {
     return group_calls_.Remove(group, deadline);
   }
+  Status SetPlan(GroupId group, std::string_view text, Deadline deadline) override {
+    return plan_calls_.Set(group, text, deadline);
+  }
   Result<Group> GetGroup(GroupId group) const override {
     RABIT_ASSIGN_OR_RETURN(std::shared_ptr<const Group> found, state_->groups.Find(group));
     return *found;
@@ -145,6 +150,7 @@ class EngineImplementation final : public Engine {
   const std::shared_ptr<EngineLoop> loop_;
   OrderedCalls ordered_calls_;
   GroupCalls group_calls_;
+  PlanCalls plan_calls_;
   const RequestLimits limits_;
   LoneWaits lone_waits_;
   ReadyWatch ready_watch_;

@@ -131,6 +131,11 @@ class Engine {
   // backends give back what they keep for it.
   virtual Status RemoveGroup(GroupId group, Deadline deadline) = 0;
   virtual Result<Group> GetGroup(GroupId group) const = 0;
+  // Collective: every rank of the group calls it with the same text (TreePlan::Parse); empty: no
+  // plan.  Waits until all did.  What the group exchanges follows the plan from one agreement on,
+  // which is the same on all ranks, whatever is in flight; ordered calls follow it after this
+  // returns.  kMismatch names a rank whose text differs.
+  virtual Status SetPlan(GroupId group, std::string_view text, Deadline deadline) = 0;
 
   // Rank 0 only.  Every rank cuts, joins and holds back so from the next agreement on, whatever is
   // in flight.  Returns before that; StatisticsJson tells what is in force, and how often it

@@ -43,7 +43,7 @@ struct CoreServices {
   const Router& router;
   CodecSet& codecs;
   const Logger& logger;
-  const GroupTable& groups;
+  GroupTable& groups;
   DoneCounter& done;
   RunningWork& running;
   const CallerWatch& callers;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <string>
+#include <utility>
 
 namespace rabit {
 
@@ -84,6 +85,24 @@ std::shared_ptr<const Group> GroupTable::FindEver(GroupId group) const {
   if (auto found = groups_.find(group); found != groups_.end()) return found->second;
   auto removed = removed_.find(group);
   return removed == removed_.end() ? nullptr : removed->second;
+}
+
+void GroupTable::Stage(const std::string& vote, GroupId group,
+                       std::shared_ptr<const TreePlan> plan) {
+  MutexLock lock(mutex_);
+  staged_[vote] = {group, std::move(plan)};
+}
+
+void GroupTable::TakeForce(const std::string& vote) {
+  MutexLock lock(mutex_);
+  const auto staged = staged_.find(vote);
+  if (staged == staged_.end()) return;
+  if (const auto found = groups_.find(staged->second.group); found != groups_.end()) {
+    auto planned = std::make_shared<Group>(*found->second);
+    planned->plan = std::move(staged->second.plan);
+    found->second = std::move(planned);
+  }
+  staged_.erase(staged);
 }
 
 bool GroupTable::has_added() const {

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "base/group.h"
 #include "base/mutex.h"
@@ -27,6 +28,11 @@ class GroupTable {
   // Finds removed groups too: what was agreed before the removal still runs.  Null: never added, or
   // forgotten.
   std::shared_ptr<const Group> FindEver(GroupId group) const;
+  // Keeps a plan of a group until the vote of this name has been taken; null: no plan any more.
+  void Stage(const std::string& vote, GroupId group, std::shared_ptr<const TreePlan> plan);
+  // A vote has been taken: if a plan waits for it, whoever finds the group from now on finds the plan
+  // with it.
+  void TakeForce(const std::string& vote);
   // Whether there are others than the group of all ranks.
   bool has_added() const;
 
@@ -37,6 +43,11 @@ class GroupTable {
   GroupId next_id_ RABIT_GUARDED_BY(mutex_) = kWorld;
   std::map<GroupId, std::shared_ptr<const Group>> groups_ RABIT_GUARDED_BY(mutex_);
   std::map<GroupId, std::shared_ptr<const Group>> removed_ RABIT_GUARDED_BY(mutex_);
+  struct Staged {
+    GroupId group;
+    std::shared_ptr<const TreePlan> plan;
+  };
+  std::map<std::string, Staged> staged_ RABIT_GUARDED_BY(mutex_);
 };
 
 }  // namespace rabit

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <optional>
 
 #include "route/router.h"
@@ -24,6 +25,8 @@ class RouteMemory {
                   work.backend,
                   work.avoided_backends,
                   group.id,
+                  group.plan,
+                  work.root,
                   load,
                   work.prescale,
                   work.postscale,
@@ -45,6 +48,8 @@ class RouteMemory {
     BackendId backend = kAnyBackend;
     uint32_t avoided_backends = 0;
     GroupId group = kWorld;
+    std::shared_ptr<const TreePlan> plan;
+    int32_t root = -1;
     Load load;
     double prescale = 1.0;  // of what is on a device
     double postscale = 1.0;

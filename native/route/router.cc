@@ -8,8 +8,10 @@
 
 #include "base/epilogue.h"
 #include "base/kind.h"
+#include "base/tree_plan.h"
 #include "collective/allreduce.h"
 #include "collective/hosts.h"
+#include "collective/planned.h"
 
 namespace rabit {
 namespace {
@@ -209,6 +211,7 @@ Route Router::OverMpi(const Work& work, Load load, const Group& group, const Wis
 Router::Choice Router::Choose(const LinkCosts& links, const Work& work, int64_t bytes,
                               const Group& group) const {
   if (group.size() <= 1) return {"none", "alone"};
+  if (FollowsPlan(work, bytes, group)) return {kPlanAlgorithm, "plan"};
   switch (work.kind) {
     case Kind::kAllreduce:
       return ChooseAllreduce(links, work, bytes, group);
@@ -225,6 +228,16 @@ Router::Choice Router::Choose(const LinkCosts& links, const Work& work, int64_t 
     default:
       return {"direct", "only"};
   }
+}
+
+// A sum in rank order, and one that stays wide to the end, is added up at one place.
+bool Router::FollowsPlan(const Work& work, int64_t bytes, const Group& group) const {
+  if (group.plan == nullptr || bytes < group.plan->bytes_min()) return false;
+  if (!group.plan->Has(work.kind, std::max(group.IndexOf(work.root), 0))) return false;
+  if (!options_.rules.Find(work.kind, bytes).empty()) return false;
+  if (!TraitsOf(work.kind).reduces) return true;
+  return !options_.is_deterministic && !WantsRankOrder(work.dtype, work.op) &&
+         !EndsWide(work, group);
 }
 
 Router::Choice Router::ChooseAllreduce(const LinkCosts& links, const Work& work, int64_t bytes,

@@ -39,6 +39,7 @@ struct RouterOptions {
 //   route_table      the same, measured before
 //   mpi_collectives  the MPI library's own functions, in a job that uses them
 //   user_rule        what the user has said of the algorithm for this kind and size
+//   plan             the trees of the group's plan (base/tree_plan.h)
 //   hosts            which ranks share a host
 //   size             the number of bytes
 //   link_model       the cheapest by what the links cost
@@ -104,6 +105,7 @@ class Router {
   Route OverMpi(const Work& work, Load load, const Group& group, const Wish& wish) const;
   // Of our own algorithms, over links of these costs.
   Choice Choose(const LinkCosts& links, const Work& work, int64_t bytes, const Group& group) const;
+  bool FollowsPlan(const Work& work, int64_t bytes, const Group& group) const;
   Choice ChooseAllreduce(const LinkCosts& links, const Work& work, int64_t bytes,
                          const Group& group) const;
   Choice ChooseAllgather(const LinkCosts& links, int64_t bytes, const Group& group) const;

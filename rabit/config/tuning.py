@@ -128,6 +128,14 @@ class TuningSettings(Settings, group="tuning"):
         is_equal=True,
         flag="--route-table",
     )
+    plan: str = setting(
+        "off",
+        "The trees that collectives follow on a network whose links differ: a file that rabitrun plan wrote; auto: "
+        "the ranks probe the network when they start, for some seconds; off: none. See docs/howto/uneven_network.md.",
+        is_equal=True,
+        flag="--plan",
+        level="basic",
+    )
     link_model: str = setting(
         "measured",
         "measured: the ranks time a few allreduces when they start, for at most about 50 ms, and "

@@ -64,6 +64,16 @@ class Registry(EngineBase):
             )
         return found
 
+    def set_plan(self, table: str, group: int = 0, timeout: float | None = None) -> None:
+        """Has the collectives of a group follow the trees of `table`, as `rabit_set_plan` describes it; "": none.
+
+        Collective: every rank of the group calls it with the same text; blocks until all have. What is submitted
+        afterwards follows the plan. Raises Mismatch if a rank has another text, InvalidArgument if the text is no plan.
+        """
+        library, pointer = self._native.library, self._native.open_pointer()
+        limit = self._timeout_ms(timeout)
+        check(library, library.rabit_set_plan(pointer, group, table.encode("utf-8"), limit))
+
     def codec_id(self, compression: CompressionCodec) -> int:
         """The number of a codec on this engine; 0 for none."""
         found = self._codecs.get(getattr(compression, "spec", "?"))

@@ -33,6 +33,7 @@ def _main(parsed: argparse.Namespace) -> int:
         found, notice = find_subcommand(parsed.command[0], process_environment())
         if notice:
             print(f"rabitrun: {notice}", file=sys.stderr)
+        found = found and found.with_words(parsed.command[1:])
         if found is not None and found.is_local:
             return run_locally(found, parsed.command[1:])
         parsed = parsed if found is None else apply_subcommand(found, parsed)

@@ -7,7 +7,7 @@ import difflib
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -22,12 +22,22 @@ class Subcommand:
 
     parser: module and function; it takes the words, and raises InvalidArgument for a mistake.
     is_local: nothing is started: the module's main takes the words, here.
+    local: a flag with which, and a module for which, nothing is started either.
     """
 
     name: str
     module: str
     parser: tuple[str, str]
     is_local: bool = False
+    local: tuple[str, str] = ("", "")
+
+    def with_words(self, words: Sequence[str]) -> Subcommand:
+        """The subcommand that these words ask for."""
+        flag, module = self.local
+        is_help = {"-h", "--help"} & set(words)
+        if not flag or not (is_help or any(word.split("=")[0] == flag for word in words)):
+            return self
+        return replace(self, module=module, is_local=True)
 
 
 _SUBCOMMANDS = {
@@ -37,7 +47,10 @@ _SUBCOMMANDS = {
         Subcommand("tune", "rabit.bench.tune", ("rabit.bench.tune_options", "parse_tune")),
         Subcommand("checkpoint", "rabit.checkpoint.tool", ("", ""), is_local=True),
         Subcommand("log", "rabit.diagnostics.log_command", ("", ""), is_local=True),
-        Subcommand("plan", "rabit.planner.command", ("", ""), is_local=True),
+        Subcommand(
+            "plan", "rabit.bench.plan", ("rabit.planner.command", "parse_probe"),
+            local=("--topology", "rabit.planner.command"),
+        ),
     )
 }
 

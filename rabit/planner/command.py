@@ -10,46 +10,61 @@ from fractions import Fraction
 from pathlib import Path
 
 from rabit.command import run_command
+from rabit.planner.document import described
 from rabit.planner.graph import Topology
 from rabit.planner.picture import svg
 from rabit.planner.plan import Plan
 from rabit.printable import printable_lines
 
-__all__ = ["main"]
+__all__ = ["main", "parse_probe", "show"]
 
 _TREES_SHOWN = 8
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Prints the plan of the topology that the command line names; the exit status."""
-    parsed = _parser().parse_args(words)
-    plan = Plan(Topology.from_file(parsed.topology))
+    parser = _parser()
+    parser.add_argument("--topology", required=True, metavar="FILE", help="the network, as JSON")
+    parsed = parser.parse_args(words)
+    show(Plan(Topology.from_file(parsed.topology)), parsed)
+    return 0
+
+
+def parse_probe(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """The arguments of `rabitrun -np N plan`, which probes the network of a job. Ends the process after --help."""
+    return _parser().parse_args(words)
+
+
+def show(plan: Plan, parsed: argparse.Namespace, measured: Sequence[str] = (), **how: int) -> None:
+    """Writes, draws and prints a plan as the command line says.
+
+    measured: lines that come first. how: as `described` takes it.
+    """
     if parsed.output:
-        described = {**plan.to_json(), "network": plan.topology.to_json()}
-        parsed.output.write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+        text = json.dumps(described(plan, **how), indent=1) + "\n"
+        parsed.output.write_text(text, encoding="utf-8")
     if parsed.svg:
         parsed.svg.write_text(svg(plan), encoding="utf-8")
     if parsed.json:
         print(json.dumps(plan.to_json(), indent=1))
     else:
-        print(printable_lines("\n".join(_lines(plan))))
-    return 0
+        print(printable_lines("\n".join([*measured, *_lines(plan)])))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rabitrun plan",
         description="Shows how fast collectives can be on a network whose links differ, exactly, and the trees "
-        "that reach it. Starts no process.",
+        "that reach it. With --topology it starts no process; 'rabitrun -np N -H ... plan' probes the network of "
+        "the job's hosts.",
         epilog='A topology file holds {"nodes": [{"name": "h0"}, {"name": "s0", "switch": true}], "links": '
         '[{"a": "h0", "b": "s0", "capacity": 10}]}; "from" and "to" in place of "a" and "b" make a one-way link. '
         "Capacities have any unit that is the same for all. Rates are bytes of the tensor per unit of time.",
         allow_abbrev=False,
     )
-    parser.add_argument("--topology", required=True, metavar="FILE", help="the network, as JSON")
     parser.add_argument("--json", action="store_true", help="print JSON with exact fractions")
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="also write the plan as JSON"
+        "-o", "--output", type=Path, metavar="FILE", help="also write the plan, for RABIT_PLAN=FILE"
     )
     parser.add_argument(
         "--svg", type=Path, metavar="FILE", help="also draw the network and the plan"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -14,6 +14,8 @@ from rabit.planner.order import best_ring_order, rate_of_loads, ring_rate, short
 from rabit.planner.trees import Edge, Tree, packed_trees
 
 __all__ = ["Plan", "TreePair"]
+
+_ONE_ROOT_HOSTS_MAX = 10
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,12 @@ class TreePair:
     @property
     def root(self) -> int:
         return self.broadcast.root
+
+    @property
+    def hops(self) -> int:
+        """How many links between hosts the longest way to the root and back has."""
+        down = {child: parent for parent, child in self.broadcast.edges}
+        return _height(dict(self.reduce.edges)) + _height(down)
 
 
 class Plan:
@@ -48,8 +56,13 @@ class Plan:
 
     @cached_property
     def allgather(self) -> Fraction:
-        """The best rate of an allgather, counted in bytes of its result; that of a reducescatter's input."""
+        """The best rate of an allgather, counted in bytes of its result."""
         return allgather_rates(self.topology).total * self.topology.unit
+
+    @cached_property
+    def reducescatter(self) -> Fraction:
+        """The best rate of a reducescatter, counted in bytes of its input."""
+        return Plan(self._backward).allgather
 
     def broadcast(self, root: int = 0) -> Fraction:
         """The best rate of a broadcast from the host `root`."""
@@ -57,8 +70,21 @@ class Plan:
 
     @cached_property
     def trees(self) -> list[TreePair]:
-        """Trees that carry an allreduce at the rate `allreduce`, the largest share first."""
-        rates, topology = self._allreduce, self.topology
+        """Trees that carry an allreduce at the rate `allreduce`, the largest share first.
+
+        Of up to 10 hosts they are those of one root, where one suffices: of all such plans the one with the
+        shortest way up and down, because a pipeline is empty for so long.
+        """
+        if self.topology.hosts > _ONE_ROOT_HOSTS_MAX:
+            return self._pairs(self._allreduce)
+        alone = (allreduce_rates(self.topology, (host,)) for host in range(self.topology.hosts))
+        plans = [
+            self._pairs(rates) for rates in alone if rates.total == self._allreduce.total
+        ] or [self._pairs(self._allreduce)]
+        return min(plans, key=lambda pairs: (max(pair.hops for pair in pairs), len(pairs)))
+
+    def _pairs(self, rates: Rates) -> list[TreePair]:
+        topology = self.topology
         nodes = len(topology.names)
         down = packed_trees(topology.hosts, nodes, rates.roots, rates.broadcast)
         backward = {edge[::-1]: rate for edge, rate in rates.reduce.items()}
@@ -72,6 +98,22 @@ class Plan:
             )
         ]
         return sorted(pairs, key=lambda pair: (-pair.share, pair.root))
+
+    def broadcast_trees(self, root: int = 0) -> list[Tree]:
+        """Trees that carry a broadcast from the host `root` at the rate `broadcast(root)`."""
+        return self._forest(broadcast_rates(self.topology, root))
+
+    def reduce_trees(self, root: int = 0) -> list[Tree]:
+        """Trees that carry a reduce to the host `root`; edges are (child, parent)."""
+        return [tree.reversed() for tree in Plan(self._backward).broadcast_trees(root)]
+
+    def gather_trees(self) -> list[Tree]:
+        """Trees that carry an allgather: those of a root carry the part that it brings."""
+        return self._forest(allgather_rates(self.topology))
+
+    def scatter_trees(self) -> list[Tree]:
+        """Trees that carry a reducescatter: those of a root sum the part that it gets."""
+        return [tree.reversed() for tree in Plan(self._backward).gather_trees()]
 
     @cached_property
     def order(self) -> tuple[int, ...]:
@@ -111,7 +153,7 @@ class Plan:
                 "tree": str(self.tree),
             },
             "allgather": {"optimum": str(self.allgather)},
-            "reducescatter": {"optimum": str(self._reducescatter)},
+            "reducescatter": {"optimum": str(self.reducescatter)},
             "broadcast": {
                 "optimum": str(self.broadcast()),
                 "root": names[0],
@@ -134,11 +176,26 @@ class Plan:
         return allreduce_rates(self.topology)
 
     @cached_property
-    def _reducescatter(self) -> Fraction:
+    def _backward(self) -> Topology:
+        """The network with each link reversed."""
         topology = self.topology
         backward = {edge[::-1]: capacity for edge, capacity in topology.capacity.items()}
-        reversed_topology = Topology(topology.names, topology.hosts, backward, topology.unit)
-        return allgather_rates(reversed_topology).total * topology.unit
+        return Topology(topology.names, topology.hosts, backward, topology.unit)
+
+    def _forest(self, rates: Rates) -> list[Tree]:
+        topology = self.topology
+        return packed_trees(topology.hosts, len(topology.names), rates.roots, rates.broadcast)
+
+
+def _height(parents: Mapping[int, int]) -> int:
+    """Of a tree given by the parent of each node but the root."""
+    highest = 0
+    for node in parents:
+        hops = 0
+        while node in parents:
+            node, hops = parents[node], hops + 1
+        highest = max(highest, hops)
+    return highest
 
 
 def _paired(down: list[Tree], up: list[Tree]) -> Iterator[tuple[Tree, Tree, Fraction]]:

@@ -29,10 +29,13 @@ class LinearProgram:
     Bounds are >= 0, so zero is feasible. Rows may be added after a solution, which goes on from there.
     """
 
-    def __init__(self, objective: Sequence[int], rows: Sequence[tuple[Row, int]]) -> None:
+    def __init__(
+        self, objective: Sequence[int], rows: Sequence[tuple[Row, int]], seed: int = 0
+    ) -> None:
         self._objective = list(objective)
         self._rows: list[tuple[Row, int]] = []
-        self._random = np.random.default_rng(0)
+        self._seed = seed
+        self._random = np.random.default_rng(seed)
         self._scale = max((bound for _, bound in rows), default=1)
         count = len(self._objective)
         # Slack variables follow the variables; each row of the table says what a basic variable is.
@@ -63,6 +66,10 @@ class LinearProgram:
         self._table = np.vstack([self._table[:-1], line, self._table[-1:]])
         self._basic.append(count + len(self._rows))
         self._rows.append((row, bound))
+
+    def again(self) -> LinearProgram:
+        """The same programme with other perturbations, where rounding has misled `solve`."""
+        return LinearProgram(self._objective, self._rows, self._seed + 1)
 
     def solve(self) -> list[float]:
         """The values of the variables at an optimum, in floating point and slightly perturbed."""

@@ -206,6 +206,8 @@ class _Batch:
     count: int
     reached: list[int]
     edges: list[Edge] = field(default_factory=list)
+    # Along which no tree may grow: capacities only shrink, so that it never may again.
+    refused: set[Edge] = field(default_factory=set)
 
 
 def _packed(hosts: int, roots: Mapping[int, int], capacity: dict[Edge, int]) -> list[_Batch]:
@@ -217,8 +219,9 @@ def _packed(hosts: int, roots: Mapping[int, int], capacity: dict[Edge, int]) -> 
         while len(batch.reached) < hosts:
             edge, count = _next_edge(hosts, batch, waiting, left)
             if count < batch.count:
+                left_over = batch.count - count
                 waiting.append(
-                    _Batch(batch.root, batch.count - count, list(batch.reached), list(batch.edges))
+                    _Batch(batch.root, left_over, [*batch.reached], [*batch.edges], {*batch.refused})
                 )
                 batch.count = count
             left[edge] -= count
@@ -242,11 +245,12 @@ def _next_edge(
         links = [graph.add(start, hosts + place, other.count) for place, other in enumerate(others)]
         for end in range(hosts):
             available = min(left.get((start, end), 0), batch.count)
-            if end in batch.reached or not available:
+            if end in batch.reached or not available or (start, end) in batch.refused:
                 continue
             count = min(available, graph.flow(start, end, promised + available) - promised)
             if count > 0:
                 return (start, end), count
+            batch.refused.add((start, end))
         for link in links:
             graph.set_capacity(link, 0)
     raise Internal(

@@ -1,8 +1,10 @@
 #include "backend/builtin/builtin_backend.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
+#include "base/tree_plan.h"
 #include "collective/allgather.h"
 #include "collective/allreduce.h"
 #include "collective/alltoall.h"
@@ -10,6 +12,7 @@
 #include "collective/broadcast.h"
 #include "collective/hosts.h"
 #include "collective/link_probe.h"
+#include "collective/planned.h"
 #include "collective/reduce_to.h"
 #include "collective/rooted.h"
 #include "transport/group_transport.h"
@@ -37,6 +40,23 @@ class LonelyTransport final : public Transport {
     return InvalidArgument("a group of one rank has no peer " + std::to_string(peer));
   }
 };
+
+bool IsPlanned(const LaneContext& lane) {
+  return lane.algorithm == kPlanAlgorithm && lane.group.plan != nullptr && lane.group.size() > 1;
+}
+
+// The group with its ranks in the order of its plan: ranks keep their numbers, and change places on
+// the ring alone.
+Group OnRing(const Group& group) {
+  Group ordered = group;
+  if (group.plan->order().empty()) return ordered;
+  for (size_t i = 0; i < ordered.ranks.size(); ++i) {
+    const int position = group.plan->order()[i];
+    ordered.ranks[i] = group.ranks[static_cast<size_t>(position)];
+    if (position == group.my_index) ordered.my_index = static_cast<int>(i);
+  }
+  return ordered;
+}
 
 // Its position among the ranks of its host.
 int LocalIndex(const Topology& topology, int rank) {
@@ -148,12 +168,22 @@ Status BuiltinBackend::NoAlgorithm(const LaneContext& lane, Kind kind) const {
 
 Operation BuiltinBackend::Allreduce(const LaneContext& lane, const TensorView& in_out,
                                     ReduceOp op) {
+  if (IsPlanned(lane)) {
+    return Run(lane, Kind::kAllreduce, in_out.bytes(), [&](const CollectiveCall& call) {
+      return PlannedAllreduce(call, *lane.group.plan, in_out, op, lane.epilogue);
+    });
+  }
   const AllreduceAlgorithm* const algorithm =
       FindAllreduceAlgorithm(lane.group.size() == 1 ? "direct" : lane.algorithm);
   if (algorithm == nullptr) return NoAlgorithm(lane, Kind::kAllreduce);
   std::vector<int> hosts;
   if (algorithm->knows_hosts) hosts = HostsOf(topology_, lane.group);
-  return Run(lane, Kind::kAllreduce, in_out.bytes(), [&](const CollectiveCall& call) {
+  std::optional<Group> ordered;
+  if (algorithm->name == "ring" && lane.group.plan != nullptr) ordered = OnRing(lane.group);
+  const Group& group = ordered.has_value() ? *ordered : lane.group;
+  const LaneContext placed{lane.lane,      lane.tag,   lane.deadline, group, lane.waiter,
+                           lane.algorithm, lane.place, lane.epilogue};
+  return Run(placed, Kind::kAllreduce, in_out.bytes(), [&](const CollectiveCall& call) {
     return algorithm->run(call, {in_out, op, hosts, lane.epilogue});
   });
 }
@@ -162,6 +192,9 @@ Operation BuiltinBackend::Reduce(const LaneContext& lane, const TensorView& in_o
                                  int root) {
   RABIT_RETURN_IF_ERROR(CheckPosition(lane, Kind::kReduce, "root", root));
   return Run(lane, Kind::kReduce, in_out.bytes(), [&](const CollectiveCall& call) {
+    if (IsPlanned(lane)) {
+      return PlannedReduce(call, *lane.group.plan, in_out, op, root, lane.epilogue);
+    }
     return ReduceToRoot(call, in_out, op, root, lane.epilogue);
   });
 }
@@ -169,10 +202,12 @@ Operation BuiltinBackend::Reduce(const LaneContext& lane, const TensorView& in_o
 Operation BuiltinBackend::Allgather(const LaneContext& lane, ConstBytes mine, Bytes all,
                                     std::span<const int64_t> part_bytes) {
   const bool is_ring = lane.algorithm == "ring";
-  if (!is_ring && lane.algorithm != "direct" && lane.group.size() > 1) {
+  const bool is_planned = IsPlanned(lane);
+  if (!is_ring && !is_planned && lane.algorithm != "direct" && lane.group.size() > 1) {
     return NoAlgorithm(lane, Kind::kAllgather);
   }
   return Run(lane, Kind::kAllgather, all.size(), [&](const CollectiveCall& call) {
+    if (is_planned) return PlannedAllgather(call, *lane.group.plan, mine, all, part_bytes);
     return rabit::Allgather(call, mine, all, part_bytes,
                             is_ring ? AllgatherAlgorithm::kRing : AllgatherAlgorithm::kDirect);
   });
@@ -182,11 +217,15 @@ Operation BuiltinBackend::ReduceScatter(const LaneContext& lane, const TensorVie
                                         const TensorView& out, std::span<const int64_t> part_counts,
                                         ReduceOp op) {
   const bool is_ring = lane.algorithm == "ring";
-  if (!is_ring && lane.algorithm != "direct" && lane.group.size() > 1) {
+  const bool is_planned = IsPlanned(lane);
+  if (!is_ring && !is_planned && lane.algorithm != "direct" && lane.group.size() > 1) {
     return NoAlgorithm(lane, Kind::kReduceScatter);
   }
   const auto scatter = is_ring ? ReduceScatterAroundRing : rabit::ReduceScatter;
   return Run(lane, Kind::kReduceScatter, in.bytes(), [&](const CollectiveCall& call) {
+    if (is_planned) {
+      return PlannedReduceScatter(call, *lane.group.plan, in, out, part_counts, op, lane.epilogue);
+    }
     return scatter(call, in, out, part_counts, op, lane.epilogue);
   });
 }
@@ -194,10 +233,12 @@ Operation BuiltinBackend::ReduceScatter(const LaneContext& lane, const TensorVie
 Operation BuiltinBackend::Broadcast(const LaneContext& lane, Bytes buffer, int root) {
   RABIT_RETURN_IF_ERROR(CheckPosition(lane, Kind::kBroadcast, "root", root));
   const bool is_chain = lane.algorithm == "chain";
-  if (!is_chain && lane.algorithm != "binomial" && lane.group.size() > 1) {
+  const bool is_planned = IsPlanned(lane);
+  if (!is_chain && !is_planned && lane.algorithm != "binomial" && lane.group.size() > 1) {
     return NoAlgorithm(lane, Kind::kBroadcast);
   }
   return Run(lane, Kind::kBroadcast, buffer.size(), [&](const CollectiveCall& call) {
+    if (is_planned) return PlannedBroadcast(call, *lane.group.plan, buffer, root);
     return rabit::Broadcast(call, buffer, root,
                             is_chain ? BroadcastAlgorithm::kChain : BroadcastAlgorithm::kBinomial);
   });

@@ -101,6 +101,11 @@ def _hosts(
     elif script is not None:
         # Aside: a signal that comes while the script starts would leave it behind.
         hosts = Call(script.hosts, "host-script").result()
+    if parsed.order is not None:
+        # Loads the planner, and NumPy with it.
+        from rabit.launch.options.order import in_order
+
+        hosts = in_order(hosts or (), parsed.order)
     slots = None if hosts is None else sum(host.slots for host in hosts)
     wanted = parsed.np
     if wanted is None and hosts is None:

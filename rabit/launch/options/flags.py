@@ -134,6 +134,10 @@ def _add_job_flags(group: argparse._ArgumentGroup) -> None:
         help="the same from a file, one host in each line: 'node1 slots=4' or 'node1:4'",
     )  # fmt: skip
     group.add_argument(
+        "--order", type=Path, metavar="FILE",
+        help="start ranks on the hosts in the order of a plan (rabitrun plan -o FILE), the closest next to each other",
+    )  # fmt: skip
+    group.add_argument(
         "--server-hosts", metavar="HOST:SERVERS,…",
         help="hosts of the summation servers (--servers; default: the hosts of the ranks, in turn)",
     )  # fmt: skip

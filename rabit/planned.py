@@ -1,0 +1,116 @@
+"""A job follows the plan that RABIT_PLAN names: it is read or probed, compared, and put in force at the start."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rabit.engine.engine import Engine
+from rabit.errors import InvalidArgument, RabitError
+from rabit.ops.reductions import allgather
+from rabit.planner.document import PlanDocument, described, document_of, read_plan
+from rabit.planner.plan import Plan
+from rabit.planner.table import table_of
+from rabit.probe import Probe, probe
+
+__all__ = ["follow_plan", "host_name", "hosts_of"]
+
+_AUTO = "auto"
+
+
+def follow_plan(engine: Engine, wanted: str, host: str) -> None:
+    """Puts the plan `wanted` in force on `engine`, whose rank is on `host`: a file, or "auto", which probes.
+
+    Collective, of all ranks, before anything else is submitted; blocks until all have called it. Raises InvalidArgument
+    on every rank if one of them has no plan that can be read, or a plan of other hosts, or another plan.
+    """
+    began = time.perf_counter()
+    if wanted == _AUTO:
+        hosts = hosts_of(engine, host)
+        if len(set(hosts)) == 1:
+            return
+        document = _probed(engine, hosts)
+    else:
+        document, hosts = _read(engine, wanted, host)
+    engine.set_plan(table_of(document, hosts, f"the plan {wanted}"))
+    engine.reports["plan"] = {
+        **engine.reports.get("plan", {}),
+        "source": wanted,
+        "topology": document.topology,
+        "hosts": list(document.hosts),
+        "order": [document.hosts[host] for host in document.order],
+        "trees": len(document.trees),
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def host_name(host_key: str) -> str:
+    """The name of a host by the key that its ranks share: what `uname -n` prints, or the name that rabitrun knows."""
+    return host_key.rpartition("/")[2].rpartition(":")[2]
+
+
+def hosts_of(engine: Engine, host: str) -> list[str]:
+    """The host of each rank; collective."""
+    return [each["host"] for each in _exchange(engine, {"host": host})]
+
+
+def _read(engine: Engine, path: str, host: str) -> tuple[PlanDocument, list[str]]:
+    """The plan of a file, and the host of each rank. What is wrong on one rank, all of them raise."""
+    document, error = None, ""
+    try:
+        document = read_plan(path)
+    except RabitError as caught:
+        error = str(caught)
+    told = _exchange(engine, {"host": host, "error": error, "topology": document and document.topology})
+    for rank, each in enumerate(told):
+        if each["error"]:
+            raise InvalidArgument(f"on rank {rank}: {each['error']}")
+    for rank, each in enumerate(told):
+        if each["topology"] != told[0]["topology"]:
+            raise InvalidArgument(
+                f"RABIT_PLAN={path} differs between the ranks: rank 0 has the plan of topology {told[0]['topology']}, "
+                f"rank {rank} that of {each['topology']}. Copy one file to all hosts."
+            )
+    assert document is not None
+    return document, [each["host"] for each in told]
+
+
+def _probed(engine: Engine, hosts: Sequence[str]) -> PlanDocument:
+    """The plan of what a probe has found; rank 0 makes it for all."""
+    found = probe(engine, hosts)
+    began = time.perf_counter()
+    mine: dict[str, Any] = {}
+    if engine.rank == 0:
+        plan = Plan(found.topology)
+        mine = described(plan, found.pipeline_bytes)
+        _report(found, plan, time.perf_counter() - began)
+    engine.reports["plan"] = {
+        "probe_seconds": found.seconds,
+        "probe_bytes": found.bytes_sent,
+        "latency_us": found.latency_us,
+        "rates_mbit": [list(each) for each in found.rates],
+        "network": found.topology.to_json(),
+    }
+    return document_of(_exchange(engine, mine)[0])
+
+
+def _report(found: Probe, plan: Plan, planning_s: float) -> None:
+    ring, best = plan.ring(), plan.ring(plan.order)
+    print(
+        f"rabit: the network of {found.topology.hosts} hosts was probed in {found.seconds:.1f} s and planned in "
+        f"{planning_s:.1f} s: an allreduce can reach {float(plan.allreduce):.4g} Mbit/s, a ring "
+        f"{float(ring):.4g}, and {float(best):.4g} in the best order",
+        file=sys.stderr,
+    )
+
+
+def _exchange(engine: Engine, mine: dict[str, Any]) -> list[dict[str, Any]]:
+    """What every rank brings, by rank."""
+    text = np.frombuffer((json.dumps(mine) + "\n").encode(), np.uint8)
+    joined = allgather(text, name="rabit.plan.hosts", engine=engine)
+    return [json.loads(line) for line in bytes(joined).decode().splitlines()]

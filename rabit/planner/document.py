@@ -1,0 +1,163 @@
+"""A plan as a file: what `rabitrun plan -o` writes, and what jobs read; see docs/reference/topology_file.md."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rabit.errors import InvalidArgument
+from rabit.planner.plan import Plan
+from rabit.planner.trees import Tree
+
+__all__ = ["PlanDocument", "PlannedTree", "described", "document_of", "read_plan"]
+
+_FORMAT = "rabit plan"
+_VERSION = 1
+# Weights are whole numbers of so many parts: links differ by noise, and a table of small numbers is short.
+_PARTS = 10_000
+# A ring that reaches so much of the optimum needs no trees: its steps are fewer.
+_RING_IS_ENOUGH = 0.98
+# What a link carries in the latency of a message, where that was not measured.
+_PIPELINE_BYTES = 4096
+_BYTES_MIN = 64 << 10
+_KINDS = ("allreduce", "broadcast", "reduce", "allgather", "reducescatter")
+
+
+@dataclass(frozen=True)
+class PlannedTree:
+    """A tree over hosts by their place in `PlanDocument.hosts`; parents, -1 for the root.
+
+    kind: "allreduce" has `up` and `down`, "broadcast" and "allgather" `down`, the others `up`.
+    """
+
+    kind: str
+    root: int
+    weight: int
+    up: tuple[int, ...]
+    down: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PlanDocument:
+    """The part of a plan that jobs execute.
+
+    topology: the hash of the network that it was made for. order: places in `hosts`. pipeline_bytes: what a
+    link carries in the time of one message's latency. bytes_min: exchanges below it do not follow the plan.
+    """
+
+    topology: str
+    hosts: tuple[str, ...]
+    order: tuple[int, ...]
+    trees: tuple[PlannedTree, ...]
+    pipeline_bytes: int = _PIPELINE_BYTES
+    bytes_min: int = _BYTES_MIN
+
+
+def described(plan: Plan, pipeline_bytes: int = _PIPELINE_BYTES) -> dict[str, Any]:
+    """The whole file of a plan, as JSON; its hash covers all of it."""
+    document = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        **plan.to_json(),
+        "network": plan.topology.to_json(),
+        "pipeline_bytes": pipeline_bytes,
+        "bytes_min": _BYTES_MIN,
+        "execution": [
+            [each.kind, each.root, each.weight, list(each.up), list(each.down)]
+            for each in _executed(plan)
+        ],
+    }
+    return {**document, "hash": _digest(document)}
+
+
+def read_plan(path: str | Path) -> PlanDocument:
+    """Raises InvalidArgument, with the path, for a file that cannot be read, was changed or is no plan."""
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        _refuse(path, f"it cannot be read: {error.strerror}")
+    except ValueError as error:
+        _refuse(path, f"it is not JSON: {error}; the file may be truncated")
+    if not isinstance(document, dict) or document.get("format") != _FORMAT:
+        _refuse(path, "it is not a plan, such as a topology file")
+    if document.get("version") != _VERSION:
+        _refuse(path, f"its version is {document.get('version')!r}, and this rabit reads {_VERSION}")
+    if document.pop("hash", None) != _digest(document):
+        _refuse(path, "it was changed after it was written, or is incomplete")
+    try:
+        return document_of(document)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        _refuse(path, f"its contents do not fit together: {type(error).__name__}: {error}")
+
+
+def document_of(document: Mapping[str, Any]) -> PlanDocument:
+    """The part that jobs execute of what `described` returns."""
+    hosts = tuple(map(str, document["hosts"]))
+    size = len(hosts)
+    trees = []
+    for kind, root, weight, up, down in document["execution"]:
+        if kind not in _KINDS or not all(len(way) in (0, size) for way in (up, down)):
+            raise ValueError(f"a tree of {kind!r} with {len(up)} and {len(down)} parents")
+        trees.append(PlannedTree(kind, int(root), int(weight), tuple(map(int, up)), tuple(map(int, down))))
+    order = tuple(hosts.index(name) for name in document["order"])
+    return PlanDocument(
+        str(document["topology"]), hosts, order, tuple(trees),
+        int(document["pipeline_bytes"]), int(document["bytes_min"]),
+    )  # fmt: skip
+
+
+def _executed(plan: Plan) -> Iterable[PlannedTree]:
+    """Trees for each kind whose ring, in the best order, does not reach the optimum."""
+    size = plan.topology.hosts
+    if float(plan.ring(plan.order) / plan.allreduce) < _RING_IS_ENOUGH:
+        for pair in plan.trees:
+            if weight := round(pair.share * _PARTS):
+                yield PlannedTree(
+                    "allreduce", pair.root, weight,
+                    _parents(size, ((child, parent) for child, parent in pair.reduce.edges)),
+                    _parents(size, ((child, parent) for parent, child in pair.broadcast.edges)),
+                )  # fmt: skip
+    ring = 2 * float(plan.ring(plan.order))  # The same steps once, for a gathering.
+    for kind, optimum, forest in (
+        ("allgather", plan.allgather, plan.gather_trees),
+        ("reducescatter", plan.reducescatter, plan.scatter_trees),
+    ):
+        if ring / float(optimum) < _RING_IS_ENOUGH:
+            yield from _forest(kind, size, forest())
+    yield from _forest("broadcast", size, plan.broadcast_trees(0))
+    yield from _forest("reduce", size, plan.reduce_trees(0))
+
+
+def _forest(kind: str, size: int, trees: Sequence[Tree]) -> Iterable[PlannedTree]:
+    """Weights are parts of what the trees of one root carry."""
+    totals: dict[int, Any] = {}
+    for tree in trees:
+        totals[tree.root] = totals.get(tree.root, 0) + tree.rate
+    for tree in trees:
+        weight = max(1, round(tree.rate / totals[tree.root] * _PARTS))
+        if kind in ("broadcast", "allgather"):
+            parents = _parents(size, ((child, parent) for parent, child in tree.edges))
+            yield PlannedTree(kind, tree.root, weight, (), parents)
+        else:
+            yield PlannedTree(kind, tree.root, weight, _parents(size, tree.edges), ())
+
+
+def _parents(size: int, edges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
+    """edges: (child, parent)."""
+    found = dict(edges)
+    return tuple(found.get(host, -1) for host in range(size))
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _refuse(path: str | Path, reason: str) -> NoReturn:
+    raise InvalidArgument(
+        f"the plan {path} cannot be used: {reason}. Write it with 'rabitrun plan -o' and copy it to all hosts as it is."
+    )

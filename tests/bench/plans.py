@@ -1,0 +1,177 @@
+"""Planned trees on networks whose links differ, beside ring, tree and the provable optimum.  Needs root, ip and tc."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from harness import case, choice, median, on_ranks, seconds_each, show_size, sizes, table, words
+from harness import links as shaped_links
+from harness.network import build_network
+from on_links import flow_rank
+
+WAYS = {
+    "ring": {"RABIT_ALLREDUCE_ALGORITHM": "ring"},
+    "tree": {"RABIT_ALLREDUCE_ALGORITHM": "tree"},
+    "plan": {},
+}
+
+
+def star(*capacities: float) -> dict[str, Any]:
+    links = [{"a": f"lab{i}", "b": "s0", "capacity": each} for i, each in enumerate(capacities)]
+    return network(len(capacities), 1, links)
+
+
+def racks(hosts: int, mbit: float, uplink: float, interleaved: bool = False) -> dict[str, Any]:
+    """Two racks of equal size."""
+    of = [rank % 2 if interleaved else rank * 2 // hosts for rank in range(hosts)]
+    links = [{"a": f"lab{i}", "b": f"s{of[i]}", "capacity": mbit} for i in range(hosts)]
+    return network(hosts, 2, [*links, {"a": "s0", "b": "s1", "capacity": uplink}])
+
+
+def line(hosts: int, mbit: float) -> dict[str, Any]:
+    return network(
+        hosts, 0, [{"a": f"lab{i}", "b": f"lab{i + 1}", "capacity": mbit} for i in range(hosts - 1)]
+    )
+
+
+def network(hosts: int, switches: int, links: list[dict[str, Any]]) -> dict[str, Any]:
+    nodes: list[dict[str, Any]] = [{"name": f"lab{i}"} for i in range(hosts)]
+    nodes += [{"name": f"s{i}", "switch": True} for i in range(switches)]
+    return {"nodes": nodes, "links": links}
+
+
+def networks(name: str, mbit4: float, mbit8: float) -> dict[str, Any]:
+    return {
+        "star-4": star(*[mbit4] * 4),
+        "slow-4": star(mbit4 / 2, *[mbit4] * 3),
+        "racks-4": racks(4, mbit4, mbit4 / 2),
+        "line-4": line(4, mbit4),
+        "star-8": star(*[mbit8] * 8),
+        "slow-8": star(mbit8 / 2, *[mbit8] * 7),
+        "racks-8": racks(8, mbit8, mbit8 / 2),
+        "line-8": line(8, mbit8),
+    }[name]
+
+
+ALL = "star-4,slow-4,racks-4,line-4,star-8,slow-8,racks-8,line-8"
+
+
+@case(networks=words(ALL), ways=words("ring,tree,plan"), sizes=sizes("16M"), mbit4=200.0, mbit8=100.0, rounds=5,
+      kind=choice("allreduce", "broadcast", "allgather", "reducescatter"))  # fmt: skip
+def plans(o: Any) -> bool:
+    """Collectives along a plan, beside those of the same build without one, and the optimum.
+
+    Hosts are namespaces, switches bridges, and a token bucket stands at both ends of each link. The bound is the
+    optimum of the planner times what TCP carries of a link's nominal rate, which two flows between the first two
+    ranks measure. A host has one rank.
+    """
+    from rabit.planner import Plan, Topology
+    from rabit.planner.document import described
+
+    if why := shaped_links.why_not():
+        print(f"skipped: links cannot be shaped here: {why}")
+        return True
+    for name in o.networks:
+        described_network = networks(name, o.mbit4, o.mbit8)
+        plan = Plan(Topology.from_json(json.dumps(described_network), name))
+        with tempfile.TemporaryDirectory() as folder, build_network(described_network) as lab:
+            path = Path(folder) / "plan.json"
+            path.write_text(json.dumps(described(plan)))
+            o.ranks, o.addresses = 2, [lab.address(rank) for rank in range(len(lab.namespaces))]
+            hosts = len(lab.namespaces)
+            run = shaped_links.in_lab(lab, timeout=300)
+            flows = on_ranks(first_flow_rank, o, hosts, run=run)
+            tcp = min(flows[:2]) * 8 / 1e6 / narrowest(plan)
+            seconds: dict[str, dict[int, float]] = {}
+            for way in o.ways:
+                o.environ = {**WAYS[way], "RABIT_PLAN": str(path) if way == "plan" else "off"}
+                found = on_ranks(planned_rank, o, hosts, run=run)
+                seconds[way] = {
+                    size: median([max(turn) for turn in zip(*(each[place] for each in found), strict=True)])
+                    for place, size in enumerate(o.sizes)
+                }
+        show(name, o, plan, tcp, seconds)
+    return True
+
+
+def narrowest(plan: Any) -> float:
+    """Of the links between the first two hosts, in Mbit/s."""
+    from rabit.planner.order import shortest_paths
+
+    topology = plan.topology
+    path = shortest_paths(topology)[0, 1]
+    return float(min(topology.capacity[link] for link in path) * topology.unit)
+
+
+def show(name: str, o: Any, plan: Any, tcp: float, seconds: dict[str, dict[int, float]]) -> None:
+    optimum: Fraction = {
+        "allreduce": plan.allreduce, "broadcast": plan.broadcast(), "allgather": plan.allgather,
+        "reducescatter": plan.reducescatter,
+    }[o.kind]  # fmt: skip
+    print(f"{name}: optimum {float(optimum):.4g} Mbit/s of the tensor, TCP carries {tcp:.1%} of a link")
+    rows = []
+    for size in o.sizes:
+        bound = size * 8 / (float(optimum) * 1e6 * tcp)
+        others = [each[size] for way, each in seconds.items() if way != "plan"]
+        for way, each in seconds.items():
+            best = min(others) / each[size] if others else 1.0
+            rows.append([show_size(size), way, f"{each[size]:.3f} s", bound / each[size], best])
+    table(["", "", "time", "of the optimum", "best of ring and tree / it"], rows)
+
+
+def first_flow_rank(o: Any) -> float:
+    """What two flows between ranks 0 and 1 carry, in bytes a second each way."""
+    import os
+
+    return flow_rank(o) if int(os.environ["RABIT_RANK"]) < 2 else 0.0
+
+
+def planned_rank(o: Any) -> list[list[float]]:
+    import os
+
+    import numpy as np
+
+    os.environ |= o.environ
+    import rabit
+
+    rabit.init()
+    found = []
+    for size in o.sizes:
+        array = np.full(size // 4, rabit.rank() + 1, np.float32)
+        run = collective(o.kind, array)
+        found.append(seconds_each(run, o.rounds + 2, rabit.barrier)[2:])
+    rabit.shutdown()
+    return found
+
+
+def collective(kind: str, array: Any) -> Any:
+    """A call that checks its result; `array` has the size of the whole."""
+    import rabit
+
+    ranks = rabit.size()
+    total = ranks * (ranks + 1) / 2
+    mine = array[: array.size // ranks]
+
+    def allreduce() -> None:
+        out = rabit.allreduce(array, name="whole", op=rabit.Sum)
+        assert out[0] == out[-1] == total
+
+    def broadcast() -> None:
+        out = rabit.broadcast(array, 0, name="whole")
+        assert out[0] == out[-1] == 1
+
+    def allgather() -> None:
+        out = rabit.allgather(mine, name="parts")
+        assert out[0] == 1 and out[-1] == ranks
+
+    def reducescatter() -> None:
+        out = rabit.reducescatter(array, name="sum", op=rabit.Sum)
+        assert out[0] == out[-1] == total
+
+    return {
+        "allreduce": allreduce, "broadcast": broadcast, "allgather": allgather, "reducescatter": reducescatter,
+    }[kind]  # fmt: skip
