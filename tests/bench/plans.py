@@ -175,3 +175,59 @@ def collective(kind: str, array: Any) -> Any:
     return {
         "allreduce": allreduce, "broadcast": broadcast, "allgather": allgather, "reducescatter": reducescatter,
     }[kind]  # fmt: skip
+
+
+@case(hosts=8, mbit=100.0, uplink=50.0, placements=5, sizes=sizes("4M"), rounds=3, seed=0)
+def plan_order(o: Any) -> bool:
+    """A ring in the order that a probe finds, beside one in the order of the ranks, where racks are hidden.
+
+    Ranks are placed at random on two racks. The figure is the gain, and how near the order that was found is to the
+    best one by the loads of the true links.
+    """
+    import random
+
+    from rabit.planner import Plan, Topology
+
+    if why := shaped_links.why_not():
+        print(f"skipped: links cannot be shaped here: {why}")
+        return True
+    choose, rows, gains = random.Random(o.seed), [], []
+    for placement in range(o.placements):
+        racks_of = [0] * (o.hosts // 2) + [1] * (o.hosts - o.hosts // 2)
+        choose.shuffle(racks_of)
+        links = [{"a": f"lab{i}", "b": f"s{rack}", "capacity": o.mbit} for i, rack in enumerate(racks_of)]
+        hidden = network(o.hosts, 2, [*links, {"a": "s0", "b": "s1", "capacity": o.uplink}])
+        plan = Plan(Topology.from_json(json.dumps(hidden), "hidden"))
+        with build_network(hidden) as lab:
+            run = shaped_links.in_lab(lab, timeout=300)
+            o.kind, seconds, order = "allreduce", {}, []
+            for way in ("off", "auto"):
+                o.environ = {**WAYS["ring"], "RABIT_PLAN": way}
+                found = on_ranks(ordered_rank, o, o.hosts, run=run)
+                seconds[way] = median([max(turn) for turn in zip(*(each[0] for each in found), strict=True)])
+                order = found[0][1]
+        places = tuple(int(name.removeprefix("lab")) for name in order)
+        gains.append(seconds["off"] / seconds["auto"])
+        near = float(plan.ring(places) / plan.ring(plan.order))
+        rows.append([str(placement), "".join(map(str, racks_of)), f"{seconds['off']:.3f} s",
+                     f"{seconds['auto']:.3f} s", gains[-1], near])  # fmt: skip
+    table(["", "rack of each rank", "as placed", "in the order found", "gain", "of the best order"], rows)
+    print(f"median gain {median(gains):.2f}")
+    return True
+
+
+def ordered_rank(o: Any) -> tuple[list[float], list[str]]:
+    import os
+
+    import numpy as np
+
+    os.environ |= o.environ
+    import rabit
+    from rabit.engine.current import current_engine
+
+    rabit.init()
+    order = current_engine().statistics().get("plan", {}).get("order", [])
+    array = np.full(o.sizes[0] // 4, rabit.rank() + 1, np.float32)
+    taken = seconds_each(collective(o.kind, array), o.rounds + 1, rabit.barrier)[1:]
+    rabit.shutdown()
+    return taken, order
