@@ -1,9 +1,14 @@
-"""Training whose state is divided among the ranks: layouts, formulas, and ShardedState for NumPy.
+"""Training whose state is divided among the ranks: layouts, formulas, ShardedState for NumPy, and annotations.
 
 Framework-neutral. Source: Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter
 Models (2020).
 """
 
+from rabit.sharding.annotated.completion import Plan, complete
+from rabit.sharding.annotated.mesh import Mesh, Spec
+from rabit.sharding.annotated.program import Annotation, Program
+from rabit.sharding.annotated.runner import Runner
+from rabit.sharding.annotated.trace import annotate, trace
 from rabit.sharding.layout import Entry, Flat, FlatLayout, Interval, Move
 from rabit.sharding.memory import RankBytes, rank_bytes, wire_bytes
 from rabit.sharding.norm import SquareSum
@@ -11,17 +16,26 @@ from rabit.sharding.state import ShardedState
 from rabit.sharding.updates import adamw, momentum, sgd
 
 __all__ = [
+    "Annotation",
     "Entry",
     "Flat",
     "FlatLayout",
     "Interval",
+    "Mesh",
     "Move",
+    "Plan",
+    "Program",
     "RankBytes",
+    "Runner",
     "ShardedState",
+    "Spec",
     "SquareSum",
     "adamw",
+    "annotate",
+    "complete",
     "momentum",
     "rank_bytes",
     "sgd",
+    "trace",
     "wire_bytes",
 ]
