@@ -336,6 +336,13 @@ methods: $(VENV)/.torch $(VENV)/.package ## gradient methods: digits, a text, sl
 	find $(METHODS) -name '*.json' ! -newer $(VENV)/.package -delete
 	$(BIN)/python tests/bench/methods_all.py $(METHODS) --text-steps $(TEXT_STEPS) --text-seeds $(TEXT_SEEDS) --picture $(TEXT_PICTURE)
 
+.PHONY: evidence evidence-run
+evidence: $(BIN)/python ## pages and plots of docs/evidence again from the stored results
+	$(BIN)/python docs/evidence/pages.py
+
+evidence-run: packages ## measure a row of docs/evidence and store the result: ROW=blink
+	$(BIN)/python docs/evidence/run.py $(ROW)
+
 docs: $(VENV)/.torch $(VENV)/.package ## HTML pages in docs/_build
 	$(BIN)/pip install --quiet sphinx furo myst-parser
 	$(BIN)/sphinx-build -W -q docs docs/_build

@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 __all__ = [
+    "TABLES",
     "interval",
     "median",
     "parse_rate",
@@ -67,8 +69,14 @@ def interval(
     return found[25], found[975]
 
 
+TABLES: list[dict[str, Any]] = []
+"""What `table` has printed in this process; `--json FILE` writes it at the end."""
+
+
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Prints columns; the first is aligned to the left, numbers have three places."""
+    rows = [list(row) for row in rows]
+    TABLES.append({"heads": list(heads), "rows": rows})
     texts = [
         [f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in row]
         for row in (heads, *rows)
