@@ -4,6 +4,7 @@
 #include <chrono>
 #include <initializer_list>
 #include <iterator>
+#include <map>
 
 #include "abi/connections.h"
 #include "abi/mpi_wiring.h"
@@ -78,15 +79,15 @@ class WiredEngineImplementation final : public WiredEngine {
     if (spec == kNoCodec) return 0;
     RABIT_ASSIGN_OR_RETURN(const std::unique_ptr<Codec> codec, MakeCodec(spec));
     MutexLock lock(codecs_mutex_);
-    const auto found = std::find(codec_specs_.begin(), codec_specs_.end(), codec->spec());
-    const auto number = static_cast<int32_t>(found - codec_specs_.begin());
-    if (found == codec_specs_.end()) codec_specs_.emplace_back(codec->spec());
-    return number;
+    const auto next = static_cast<int32_t>(codec_specs_.size());
+    const auto [found, is_new] = codec_numbers_.emplace(codec->spec(), next);
+    if (is_new) codec_specs_.push_back(found->first);
+    return found->second;
   }
   Result<std::string> CodecSpecOf(int32_t number) const override {
     MutexLock lock(codecs_mutex_);
     if (number >= 0 && static_cast<size_t>(number) < codec_specs_.size())
-      return codec_specs_[static_cast<size_t>(number)];
+      return std::string(codec_specs_[static_cast<size_t>(number)]);
     return InvalidArgument("there is no codec " + std::to_string(number) + ": this engine has " +
                            std::to_string(codec_specs_.size()) + "; add it first");
   }
@@ -105,7 +106,9 @@ class WiredEngineImplementation final : public WiredEngine {
   const int size_;
   const std::vector<std::string> backends_;
   mutable Mutex codecs_mutex_;
-  std::vector<std::string> codec_specs_ RABIT_GUARDED_BY(codecs_mutex_) = {""};
+  // A caller may use a number at any time, so that numbers stay; their texts are there once.
+  std::map<std::string, int32_t> codec_numbers_ RABIT_GUARDED_BY(codecs_mutex_);
+  std::vector<std::string_view> codec_specs_ RABIT_GUARDED_BY(codecs_mutex_) = {""};
   const std::shared_ptr<Connections> ground_;
   const std::unique_ptr<Engine> engine_;
   PsBackend* const ps_;  // the engine's; null: there is none

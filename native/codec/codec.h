@@ -52,12 +52,14 @@ class Codec {
   virtual Status Reduce(Exchange& wire, std::span<const CodecPart> parts) const = 0;
 };
 
+using CodecHold = std::shared_ptr<const Codec>;
+
 // The codecs that requests name by their spec.  Thread-safe.
 class CodecSet {
  public:
   virtual ~CodecSet() = default;
-  // Lives as long as the set.  kInvalidArgument says what is wrong with the spec.
-  virtual Result<const Codec*> Find(std::string_view spec) = 0;
+  // kInvalidArgument says what is wrong with the spec.
+  virtual Result<CodecHold> Find(std::string_view spec) = 0;
 };
 
 }  // namespace rabit

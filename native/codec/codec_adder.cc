@@ -28,18 +28,18 @@ class CodecAdder final : public EncodingAdder {
     for (size_t rank = 1; rank < inputs.size(); ++rank) {
       RABIT_RETURN_IF_ERROR(CheckAlike(chunk, {inputs[rank], sum.size()}, rank));
     }
-    RABIT_ASSIGN_OR_RETURN(const BlockCoder* const coder, CoderOf(chunk.spec));
+    RABIT_ASSIGN_OR_RETURN(const CodecHold codec, SummableCodec(chunk.spec));
     size_t at = chunk.head_bytes();
     for (const EncodedRun& run : chunk.runs) {
-      RABIT_RETURN_IF_ERROR(AddRun(*coder, run, inputs, sum, at));
+      RABIT_RETURN_IF_ERROR(AddRun(*codec->summable(), run, inputs, sum, at));
     }
     return Status();
   }
 
  private:
-  Result<const BlockCoder*> CoderOf(std::string_view spec) const {
-    RABIT_ASSIGN_OR_RETURN(const Codec* const codec, codecs_->Find(spec));
-    if (codec->summable() != nullptr) return codec->summable();
+  Result<CodecHold> SummableCodec(std::string_view spec) const {
+    RABIT_ASSIGN_OR_RETURN(CodecHold codec, codecs_->Find(spec));
+    if (codec->summable() != nullptr) return codec;
     return CannotAdd("those of codec '" + std::string(spec) + "' are added up by ranks alone");
   }
 

@@ -1,7 +1,9 @@
 #include "codec/codec_table.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/mutex.h"
 #include "codec/by_chance.h"
@@ -34,21 +36,42 @@ constexpr CodecRow kRows[] = {
      "minmax8:block=64"},
 };
 
+// Levels that are fitted to a tensor are part of a spec, so that specs come and go for as long as a
+// job runs.  More than a job has at one time are not kept.
+constexpr size_t kKeptMax = 4096;
+
 class Codecs final : public CodecSet {
  public:
-  Result<const Codec*> Find(std::string_view spec) override {
+  Result<CodecHold> Find(std::string_view spec) override {
     MutexLock lock(mutex_);
     auto found = made_.find(spec);
     if (found == made_.end()) {
       RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Codec> codec, MakeCodec(spec));
-      found = made_.emplace(std::string(spec), std::move(codec)).first;
+      if (made_.size() >= kKeptMax) DropOldest();
+      found = made_.emplace(std::string(spec), Made{std::move(codec)}).first;
     }
-    return static_cast<const Codec*>(found->second.get());
+    found->second.last_use = ++uses_;
+    return found->second.codec;
   }
 
  private:
+  struct Made {
+    CodecHold codec;
+    uint64_t last_use = 0;
+  };
+
+  // One in four, so that it is seldom done.
+  void DropOldest() RABIT_REQUIRES(mutex_) {
+    std::vector<uint64_t> uses;
+    for (const auto& [spec, made] : made_) uses.push_back(made.last_use);
+    const auto limit = uses.begin() + static_cast<std::ptrdiff_t>(kKeptMax / 4);
+    std::nth_element(uses.begin(), limit, uses.end());
+    std::erase_if(made_, [&](const auto& entry) { return entry.second.last_use < *limit; });
+  }
+
   Mutex mutex_;
-  std::map<std::string, std::unique_ptr<Codec>, std::less<>> made_ RABIT_GUARDED_BY(mutex_);
+  uint64_t uses_ RABIT_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, Made, std::less<>> made_ RABIT_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -23,7 +23,7 @@ std::span<const CodecRow> CodecTable();
 // kInvalidArgument for an unknown name, whose text lists the known ones, or a wrong parameter.
 Result<std::unique_ptr<Codec>> MakeCodec(std::string_view spec);
 
-// Makes each codec when it is first asked for.
+// Makes each codec when it is first asked for, and keeps those that were asked for last.
 std::unique_ptr<CodecSet> MakeCodecSet();
 
 }  // namespace rabit

@@ -86,5 +86,20 @@ TEST(CodecSet, finds_the_same_codec_again) {
   EXPECT_EQ(codecs->Find("sign:block=63").status().code(), Code::kInvalidArgument);
 }
 
+// Fitted levels are part of a spec.
+TEST(CodecSet, does_not_keep_what_nobody_has_asked_for_since) {
+  const auto codecs = MakeCodecSet();
+  const auto spec_of = [](int seed) { return "topk:ratio=0." + std::to_string(100'000 + seed); };
+  const auto used = codecs->Find("fp16");
+  ASSERT_OK(used);
+  const std::weak_ptr<const Codec> first = *codecs->Find(spec_of(0));
+  for (int seed = 1; seed < 10'000; ++seed) {
+    ASSERT_OK(codecs->Find(spec_of(seed)));
+    EXPECT_TRUE(*codecs->Find("fp16") == *used);
+  }
+  EXPECT_TRUE(first.expired());
+  ASSERT_OK(codecs->Find(spec_of(0)));
+}
+
 }  // namespace
 }  // namespace rabit

@@ -76,7 +76,7 @@ class BucketRun::Wire final : public Exchange {
 };
 
 Status BucketRun::RunCodec() {
-  RABIT_ASSIGN_OR_RETURN(const Codec* const codec, services_.codecs.Find(bucket_.codec));
+  RABIT_ASSIGN_OR_RETURN(const CodecHold codec, services_.codecs.Find(bucket_.codec));
   const bool is_scaled = bucket_.prescale != 1.0;
   const size_t scaled_bytes =
       is_scaled ? static_cast<size_t>(count_) * SizeOf(bucket_.dtype) : size_t{0};

@@ -170,7 +170,7 @@ Result<ScheduledTensors> EngineCore::Accept(const Agreement& agreement, int64_t 
 Result<int64_t> EngineCore::CutMultipleOf(const ReadyTensor& ready) const {
   const std::string& spec = ready.signature.codec;
   if (spec.empty()) return int64_t{1};
-  const Result<const Codec*> codec = services_.codecs.Find(spec);
+  const Result<CodecHold> codec = services_.codecs.Find(spec);
   if (codec.ok()) return (*codec)->block();
   return Mismatch(std::string(Name(ready.signature.kind)) + " '" + ready.name + "' on rank " +
                   std::to_string(services_.rank) + ": the other ranks have agreed on the codec '" +

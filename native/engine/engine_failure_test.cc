@@ -302,7 +302,7 @@ TEST(EngineFailure, a_suspicion_that_nobody_explains_stands_and_reaches_every_ra
 // Knows none, as an older installation does not know new ones.
 class NoCodecs final : public CodecSet {
  public:
-  Result<const Codec*> Find(std::string_view spec) override {
+  Result<CodecHold> Find(std::string_view spec) override {
     return InvalidArgument("there is no codec '" + std::string(spec) + "'");
   }
 };

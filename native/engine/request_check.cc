@@ -136,7 +136,7 @@ class Check {
       if (residual.data == nullptr) return Status();
       return Bad("it has a residual and no codec, which alone could use it; pass a codec as well");
     }
-    const Result<const Codec*> codec = limits_.codecs->Find(signature_.codec);
+    const Result<CodecHold> codec = limits_.codecs->Find(signature_.codec);
     if (!codec.ok()) return Bad(codec.status().message());
     const Status accepts = (*codec)->Accepts(signature_.kind, signature_.dtype);
     if (!accepts.ok()) return Bad(accepts.message());
