@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -42,93 +43,72 @@ Coordinator::Coordinator(const CoordinatorOptions& options)
 }
 
 void Coordinator::OnMessage(int rank, ConstBytes message, int64_t now_us) {
-  const auto refuse = [&](const Status& why) {
-    Fail(Status(why.code(), RankText(rank) + ": " + why.message()).WithCulprit(rank));
-  };
-  const Result<ControlType> type = TypeOf(message);
-  if (!type.ok()) return refuse(type.status());
-  if (*type == ControlType::kAnnounce) {
-    const Result<AnnounceMessage> announce = DecodeAnnounce(message);
-    return announce.ok() ? OnAnnounce(rank, *announce, now_us) : refuse(announce.status());
-  }
-  if (*type == ControlType::kAddGroup) {
-    const Result<GroupMessage> group = DecodeGroup(message);
-    return group.ok() ? OnGroup(rank, *group) : refuse(group.status());
-  }
-  if (*type == ControlType::kAbandon) {
-    const Result<StatusMessage> cause = DecodeStatus(message);
-    return cause.ok() ? OnAbandon(rank, cause->why) : refuse(cause.status());
-  }
-  if (*type == ControlType::kLost) {
-    const Result<StatusMessage> cause = DecodeStatus(message);
-    return cause.ok() ? OnLost(cause->why.culprit(), cause->why) : refuse(cause.status());
-  }
-  if (*type == ControlType::kDigest) {
-    Result<ScheduleDigest> digest = DecodeDigest(message);
-    return digest.ok() ? OnDigest(rank, *std::move(digest), now_us) : refuse(digest.status());
-  }
-  if (*type == ControlType::kRefuse) {
-    const Result<RefusalMessage> refusal = DecodeRefusal(message);
-    return refusal.ok() ? OnRefusal(rank, *refusal, now_us) : refuse(refusal.status());
-  }
-  if (*type == ControlType::kBackendFailed) {
-    const Result<BackendFailure> failure = DecodeBackendFailure(message);
-    return failure.ok() ? OnBackendFailed(*failure) : refuse(failure.status());
-  }
-  refuse(Internal("it sent a message that only rank 0 sends"));
+  Refuse(rank, OnPart({RankSet(rank), std::nullopt, rank, now_us}, message));
 }
 
 void Coordinator::OnBundle(int child, const RankSet& below, ConstBytes message, int64_t now_us) {
-  const auto refuse = [&](const Status& why) {
-    Fail(Status(why.code(), RankText(child) + ": " + why.message()).WithCulprit(child));
-  };
   const Result<BundleMessage> bundle = DecodeBundle(message);
-  if (!bundle.ok()) return refuse(bundle.status());
+  if (!bundle.ok()) return Refuse(child, bundle.status());
   if (failure_.ok() && !has_stopped_) UpdateCredit(below, bundle->buckets_done);
   for (const BundlePart& part : bundle->parts) {
-    if (const Status handled = OnPart(below, part, now_us); !handled.ok()) return refuse(handled);
+    if (!below.Contains(part.ranks) || !below.Contains(part.last_rank)) {
+      return Refuse(child, Internal("it speaks for ranks that are not below it in the tree"));
+    }
+    const RankSet& ranks = part.ranks.empty() ? below : part.ranks;
+    const Status handled = OnPart({ranks, part.ids_cycle, part.last_rank, now_us}, part.message);
+    if (!handled.ok()) return Refuse(child, handled);
   }
 }
 
-Status Coordinator::OnPart(const RankSet& below, const BundlePart& part, int64_t now_us) {
-  if (!below.Contains(part.ranks) || !below.Contains(part.last_rank))
-    return Internal("it speaks for ranks that are not below it in the tree");
-  const RankSet& ranks = part.ranks.empty() ? below : part.ranks;
-  RABIT_ASSIGN_OR_RETURN(const ControlType type, TypeOf(part.message));
-  if (type == ControlType::kAnnounce) {
-    RABIT_ASSIGN_OR_RETURN(const AnnounceMessage announced, DecodeAnnounce(part.message));
-    OnAnnounce(announced, {ranks, part.ids_cycle, part.last_rank, now_us});
-    return {};
+void Coordinator::Refuse(int sender, const Status& why) {
+  if (!why.ok())
+    Fail(Status(why.code(), RankText(sender) + ": " + why.message()).WithCulprit(sender));
+}
+
+// What one rank has sent, or several have in the same words.
+Status Coordinator::OnPart(const PartSource& from, ConstBytes message) {
+  const int rank = from.ranks.lowest();
+  RABIT_ASSIGN_OR_RETURN(const ControlType type, TypeOf(message));
+  switch (type) {
+    case ControlType::kAnnounce: {
+      RABIT_ASSIGN_OR_RETURN(const AnnounceMessage announced, DecodeAnnounce(message));
+      OnAnnounce(announced, {from.ranks, from.ids_cycle.value_or(announced.seen_cycle),
+                             from.last_rank, from.now_us});
+      return {};
+    }
+    case ControlType::kAddGroup: {
+      RABIT_ASSIGN_OR_RETURN(const GroupMessage group, DecodeGroup(message));
+      OnGroup(rank, group);
+      return {};
+    }
+    case ControlType::kDigest: {
+      RABIT_ASSIGN_OR_RETURN(ScheduleDigest digest, DecodeDigest(message));
+      OnDigest(rank, std::move(digest), from.now_us);
+      return {};
+    }
+    case ControlType::kRefuse: {
+      RABIT_ASSIGN_OR_RETURN(const RefusalMessage refusal, DecodeRefusal(message));
+      OnRefusal(rank, refusal, from.now_us);
+      return {};
+    }
+    case ControlType::kBackendFailed: {
+      RABIT_ASSIGN_OR_RETURN(const BackendFailure failure, DecodeBackendFailure(message));
+      OnBackendFailed(failure);
+      return {};
+    }
+    case ControlType::kAbandon: {
+      RABIT_ASSIGN_OR_RETURN(const StatusMessage cause, DecodeStatus(message));
+      OnAbandon(rank, cause.why);
+      return {};
+    }
+    case ControlType::kLost: {
+      RABIT_ASSIGN_OR_RETURN(const StatusMessage cause, DecodeStatus(message));
+      OnLost(cause.why.culprit(), cause.why);
+      return {};
+    }
+    default:
+      return Internal("it sent a message that only rank 0 sends");
   }
-  if (type == ControlType::kAddGroup) {
-    RABIT_ASSIGN_OR_RETURN(const GroupMessage group, DecodeGroup(part.message));
-    OnGroup(ranks.lowest(), group);
-    return {};
-  }
-  if (type == ControlType::kDigest) {
-    RABIT_ASSIGN_OR_RETURN(ScheduleDigest digest, DecodeDigest(part.message));
-    OnDigest(ranks.lowest(), std::move(digest), now_us);
-    return {};
-  }
-  if (type == ControlType::kRefuse) {
-    RABIT_ASSIGN_OR_RETURN(const RefusalMessage refusal, DecodeRefusal(part.message));
-    OnRefusal(ranks.lowest(), refusal, now_us);
-    return {};
-  }
-  if (type == ControlType::kBackendFailed) {
-    RABIT_ASSIGN_OR_RETURN(const BackendFailure failure, DecodeBackendFailure(part.message));
-    OnBackendFailed(failure);
-    return {};
-  }
-  if (type != ControlType::kAbandon && type != ControlType::kLost)
-    return Internal("it sent a message that only rank 0 sends");
-  RABIT_ASSIGN_OR_RETURN(const StatusMessage cause, DecodeStatus(part.message));
-  if (type == ControlType::kAbandon) {
-    OnAbandon(ranks.lowest(), cause.why);
-  } else {
-    OnLost(cause.why.culprit(), cause.why);
-  }
-  return {};
 }
 
 void Coordinator::OnAnnounce(int rank, const AnnounceMessage& message, int64_t now_us) {

@@ -141,7 +141,16 @@ class Coordinator {
 
   // coordinator.cc
   void OnAnnounce(const AnnounceMessage& message, const Arrival& arrival);
-  Status OnPart(const RankSet& below, const BundlePart& part, int64_t now_us);
+  // Of a message: as Arrival, but ids may mean what its sender says itself.
+  struct PartSource {
+    const RankSet& ranks;
+    std::optional<uint64_t> ids_cycle;
+    int last_rank;
+    int64_t now_us;
+  };
+  Status OnPart(const PartSource& from, ConstBytes message);
+  // Whatever is wrong with a message ends the engine; OK: nothing is.
+  void Refuse(int sender, const Status& why);
   void Join(int rank);
   void Stop(int rank);
   void CheckStop();
