@@ -5,16 +5,13 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/measured.h"
 #include "collective/chunks.h"
 #include "transport/operation_slots.h"
 
 namespace rabit {
 namespace {
 
-// Below some 1.6 Gbit/s several ranks that send to one at once fill what is in front of its link,
-// and what does not fit is lost and sent again.
-constexpr double kSlowBytesPerMicrosecond = 200;
-constexpr int64_t kPieceBytes = 16 << 10;
 constexpr double kLeastPiecesInFlight = 3;
 constexpr double kMostPiecesInFlight = 1024;
 
@@ -32,10 +29,11 @@ View PieceOf(View part, int64_t piece_bytes, int64_t round) {
 }  // namespace
 
 AlltoallPacing PacingOver(const LinkModel& link) {
-  if (!link.is_measured || link.bytes_per_us >= kSlowBytesPerMicrosecond) return {};
+  if (!link.is_measured || link.bytes_per_us >= kPacedBytesPerMicro) return {};
   // So many that the link stays busy while an answer is on its way, with room for late ranks.
-  const double pieces = 4 * link.latency_us * link.bytes_per_us / static_cast<double>(kPieceBytes);
-  return {.piece_bytes = kPieceBytes,
+  const double pieces =
+      4 * link.latency_us * link.bytes_per_us / static_cast<double>(kPacedPieceBytes);
+  return {.piece_bytes = kPacedPieceBytes,
           .in_flight = static_cast<int64_t>(
               std::clamp(std::ceil(pieces), kLeastPiecesInFlight, kMostPiecesInFlight))};
 }

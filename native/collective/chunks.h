@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/dtype.h"
+#include "base/measured.h"
 #include "transport/transport.h"
 
 namespace rabit {
@@ -47,9 +48,6 @@ inline int64_t ChunkCountFor(ChunkLimits limits, int64_t bytes, DType dtype) {
   const int64_t chunk_bytes = std::clamp(bytes / 8, limits.bytes_min, limits.bytes_max);
   return chunk_bytes / static_cast<int64_t>(SizeOf(dtype));
 }
-
-// What two ranks work on together stays in their caches below this size.
-inline constexpr int64_t kCachedBytes = 1 << 20;
 
 // The most bytes of a message to or from `peer`, of `bytes` that are reduced when they arrive or
 // have just been reduced; `most` where the transport makes no difference.

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/measured.h"
+
 namespace rabit {
 
 // What the links between some ranks cost while all of these ranks use them, in microseconds and
@@ -26,12 +28,6 @@ struct LinkCosts {
   // Of ranks that share a host, where others do not; nothing: not measured.
   std::optional<LinkModel> within_host = {};
 };
-
-// gather_all takes one step for each piece of this size.
-inline constexpr int64_t kGatherAllPieceBytes = 64 << 10;
-// halving_doubling works through larger buffers block by block, so that what was reduced is given
-// back while it is in the cache.
-inline constexpr int64_t kHalvingBlockBytes = 2 << 20;
 
 // Estimates for `size` >= 2 ranks that each hold `bytes`, in microseconds.  The alpha-beta-gamma
 // model of Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in

@@ -4,17 +4,11 @@
 #include <vector>
 
 #include "arithmetic/reduce.h"
+#include "base/measured.h"
 #include "collective/chunks.h"
 #include "collective/direct.h"
 
 namespace rabit {
-namespace {
-
-// Up to here one message from everybody to the root beats sharing the work.
-constexpr int64_t kSingleStepBytes = 64 << 10;
-
-}  // namespace
-
 Status ReduceToRoot(const CollectiveCall& call, const TensorView& buffer, ReduceOp op, int root,
                     const Epilogue& epilogue) {
   const Elements elements(buffer);
@@ -22,7 +16,7 @@ Status ReduceToRoot(const CollectiveCall& call, const TensorView& buffer, Reduce
     ApplyEpilogue(epilogue, buffer.dtype, elements.At(0), buffer.count);
     return Status();
   }
-  const bool is_single_step = static_cast<int64_t>(buffer.bytes()) <= kSingleStepBytes;
+  const bool is_single_step = static_cast<int64_t>(buffer.bytes()) <= kSingleStepReduceBytesMax;
   std::vector<int64_t> offsets;
   for (int i = 0; i < call.size(); ++i) {
     const int64_t all_to_root = i <= root ? 0 : buffer.count;

@@ -3,22 +3,17 @@
 #include <algorithm>
 
 #include "base/dtype.h"
+#include "base/measured.h"
 #include "collective/allreduce.h"
 
 namespace rabit {
 namespace {
 
-// At which rank 0 copies data into and out of the messages of a negotiation, where an exchange has
-// the tensors themselves; checksums and the reduction of all inputs are in it.
-constexpr double kCopiedBytesPerMicro = 3500;
-// How much less it has to cost: probes at the start find larger latencies than exchanges in a row.
-constexpr double kTimesCheaper = 2;
-
 double CarriedCostMicros(const LinkModel& link, int size, int64_t bytes) {
   const double through_root = 2.0 * (size - 1) * static_cast<double>(bytes);
   // Where ranks share cores, the model counts the bytes of all ranks divided by the ranks.
   const double on_the_wire = link.is_crowded ? through_root / size : through_root;
-  return on_the_wire / link.bytes_per_us + through_root / kCopiedBytesPerMicro;
+  return on_the_wire / link.bytes_per_us + through_root / kCarriedBytesPerMicro;
 }
 
 double ExchangedCostMicros(const LinkModel& link, int size, int64_t bytes) {
@@ -32,7 +27,7 @@ int64_t CarriedLimit(const LinkModel& link, int size, int64_t bytes_max) {
   while (limit < bytes_max) {
     const int64_t next = std::min(2 * limit, bytes_max);
     const double carried_us = CarriedCostMicros(link, size, next);
-    if (kTimesCheaper * carried_us > ExchangedCostMicros(link, size, next)) break;
+    if (kCarriedTimesCheaper * carried_us > ExchangedCostMicros(link, size, next)) break;
     limit = next;
   }
   return limit;

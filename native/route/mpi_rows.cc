@@ -3,13 +3,11 @@
 #include <limits>
 
 #include "base/kind.h"
+#include "base/measured.h"
 
 namespace rabit {
 namespace {
 
-// Above this the library's forms that return at once lose to our own algorithms (they are
-// written for overlap rather than speed): 1 MiB on two ranks takes them twice as long.
-constexpr int64_t kLibraryReduceBytesMax = 128 << 10;
 constexpr int64_t kCountMax = std::numeric_limits<int>::max();
 
 }  // namespace
@@ -21,7 +19,7 @@ bool MpiRows::RunsInLibrary(const Work& work, Load load, const Group& group,
   if (collectives == MpiCollectives::kLibrary) return true;
   // No rank knows how much the others exchange, so size cannot decide.
   if (work.kind == Kind::kAlltoall) return false;
-  return !TraitsOf(work.kind).reduces || load.bytes <= kLibraryReduceBytesMax;
+  return !TraitsOf(work.kind).reduces || load.bytes <= kMpiReduceBytesMax;
 }
 
 bool MpiRows::CanRunInLibrary(const Work& work, Load load, const Group& group,

@@ -8,6 +8,7 @@
 
 #include "base/epilogue.h"
 #include "base/kind.h"
+#include "base/measured.h"
 #include "base/tree_plan.h"
 #include "collective/allreduce.h"
 #include "collective/hosts.h"
@@ -15,19 +16,6 @@
 
 namespace rabit {
 namespace {
-
-// Below this the extra steps of a hierarchy cost more than the slow links save.
-constexpr int64_t kHierarchicalBytesMin = 64 << 10;
-// From parts of this size on, senders that meet at one receiver overflow the queue of its link, and
-// what TCP then repeats costs more than the steps of a ring, where every link has one sender.
-constexpr int64_t kRingPartBytesMin = 16 << 10;
-// Up to here a message to everybody is cheaper than more steps.
-constexpr int64_t kRingAllgatherBytesMin = 1 << 20;
-constexpr int64_t kChainBroadcastBytesMin = 128 << 10;
-
-// What is joined of one host: few enough to stay in the caches, enough to pay for an exchange
-// (docs/performance.md, "Joined tensors").
-constexpr int64_t kJoinedBytesMax = 2 << 20;
 
 // Adds up at one place, in the wide type, with the fewest bytes.
 constexpr std::string_view kDirectAlgorithm = "direct";
@@ -244,8 +232,8 @@ Router::Choice Router::ChooseAllreduce(const LinkCosts& links, const Work& work,
                                        const Group& group) const {
   const std::string_view wanted = options_.rules.Find(Kind::kAllreduce, bytes);
   if (!wanted.empty()) return {RoundingOnce(wanted, work, group), "user_rule"};
-  const bool is_rank_ordered = options_.is_deterministic || WantsRankOrder(work.dtype, work.op) ||
-                               EndsWide(work, group);
+  const bool is_rank_ordered =
+      options_.is_deterministic || WantsRankOrder(work.dtype, work.op) || EndsWide(work, group);
   const AllreduceAlgorithm& flat =
       ChooseAllreduceAlgorithm(links.slowest, group.size(), bytes, is_rank_ordered);
   if (is_rank_ordered) return {flat.name, "link_model"};
@@ -285,8 +273,8 @@ Router::Choice Router::ChooseReduceScatter(const Work& work, int64_t bytes,
                                            const Group& group) const {
   const std::string_view wanted = options_.rules.Find(Kind::kReduceScatter, bytes);
   if (!wanted.empty()) return {RoundingOnce(wanted, work, group), "user_rule"};
-  const bool may_ring = !options_.is_deterministic && !WantsRankOrder(work.dtype, work.op) &&
-                        !EndsWide(work, group);
+  const bool may_ring =
+      !options_.is_deterministic && !WantsRankOrder(work.dtype, work.op) && !EndsWide(work, group);
   return {may_ring && WantsRing(group, bytes) ? "ring" : "direct", "hosts"};
 }
 

@@ -12,6 +12,7 @@
 #include "base/dtype.h"
 #include "base/epilogue.h"
 #include "base/ids.h"
+#include "base/measured.h"
 #include "base/result.h"
 #include "base/status.h"
 
@@ -25,11 +26,10 @@ inline constexpr uint32_t kPsWireVersion = 6;
 // pushed while nothing can be pulled.
 inline constexpr int64_t kPsChunksInFlight = 4;
 
-// Of one chunk of one of `members` workers: the more of them send one at once, the smaller it is.
-// More than what TCP copies before it sends, and not much more: see kPsChunksInFlight.
-inline constexpr int64_t kPsChunkBytesMin = 32 << 10;
+// Of one chunk of one of `members` workers: the more of them send one at once, the smaller it is
+// (kPsChunksInFlight).
 inline int64_t PsChunkBytesMax(int members) {
-  return std::clamp<int64_t>((4 << 20) / std::max(members, 1), kPsChunkBytesMin, 96 << 10);
+  return std::clamp<int64_t>((4 << 20) / std::max(members, 1), kPsChunkBytesMin, kPsChunkBytesMax);
 }
 // No sum comes before every member's chunk for every server has passed a link.  Below some
 // 400 Mbit/s smaller chunks are worth what they cost; above, the processors are what is waited for.

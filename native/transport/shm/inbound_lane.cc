@@ -5,12 +5,11 @@
 #include <new>
 #include <string>
 
+#include "base/measured.h"
+
 namespace rabit {
 namespace {
 
-// Long enough to hide the system call, short enough that the source is read, and the destination
-// written, while other lanes still get their turn and a deadline is noticed in time.
-constexpr uint64_t kPullBytes = 256 * 1024;
 // Of messages set aside per lane.
 constexpr uint64_t kStashBytesMax = uint64_t{256} << 20;
 constexpr uint64_t kStashedMax = 1024;

@@ -4,17 +4,10 @@
 #include <chrono>
 #include <cstring>
 
+#include "base/measured.h"
 #include "base/streamed_copy.h"
 
 namespace rabit {
-namespace {
-
-// Shorter pieces are written through the caches: they gain little by a choice, and it would cost
-// them two readings of the clock.
-constexpr uint64_t kChosenBytesMin = 4 * 1024;
-
-}  // namespace
-
 bool OutboundLane::TrySendNow(Tag tag, ConstBytes buffer) {
   if (!queue_.empty() || buffer.size() > options_.chunk_bytes ||
       buffer.size() >= options_.single_copy_min_bytes || !HasSlot()) {
@@ -206,7 +199,7 @@ Status OutboundLane::Reserve(uint64_t end) {
 
 void OutboundLane::Write(std::byte* to, ConstBytes from) {
   using Clock = std::chrono::steady_clock;
-  if (!kHasStreamedCopy || from.size() < kChosenBytesMin) {
+  if (!kHasStreamedCopy || from.size() < kChosenWriteBytesMin) {
     std::memcpy(to, from.data(), from.size());
     return;
   }

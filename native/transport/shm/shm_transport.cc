@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/measured.h"
 #include "transport/shm/handshake.h"
 #include "transport/shm/inbox.h"
 #include "transport/shm/peer_process.h"
@@ -15,7 +16,6 @@ namespace rabit {
 namespace {
 
 constexpr uint32_t kRingBytesMax = 1 << 20;
-constexpr int64_t kCachedMessageBytes = 64 << 10;  // less than what is copied once
 constexpr uint32_t kRingBytesMin = 16 * 1024;
 // The number of lanes grows with the square of the ranks, the memory of a host does not: this is
 // what all inboxes of a host take together at most, unless the smallest rings need more.

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/crc32c.h"
+#include "base/measured.h"
 #include "base/socket.h"
 #include "transport/tcp/tcp_link.h"
 
@@ -17,8 +18,6 @@ namespace {
 constexpr size_t kStagingBytes = 4096;
 // Frames that one call reads before others get a turn.
 constexpr int kReadsMax = 64;
-// Larger frames are read when somebody wants them.
-constexpr size_t kEagerFrameBytesMax = 16 << 10;
 // The sender keeps copies of what is not acknowledged.
 constexpr size_t kFramesPerAck = 32;
 constexpr size_t kBytesPerAck = 1 << 20;
@@ -295,8 +294,8 @@ bool TcpLink::FinishFrame() {
   }
   if (std::shared_ptr<Transfer> finished = inbox_.Commit()) {
     CountReceived(*finished);
-  } else if (options_.keeps_messages && header_.offset + header_.payload_bytes ==
-                                            header_.message_bytes) {
+  } else if (options_.keeps_messages &&
+             header_.offset + header_.payload_bytes == header_.message_bytes) {
     messages_.fetch_add(1);
     host_.OnMessage();
   }
@@ -337,7 +336,8 @@ void TcpLink::OnLeave(const std::string& why) {
   has_left_.store(true);
   MutexLock send(send_mutex_);
   SetAside();
-  FailLocked(PeerLost(id_.peer, PeerText() + ": " + why + "; see its log for why it stopped"), true);
+  FailLocked(PeerLost(id_.peer, PeerText() + ": " + why + "; see its log for why it stopped"),
+             true);
 }
 
 // Hands acknowledgements over to the sending half.
