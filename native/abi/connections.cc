@@ -1,17 +1,13 @@
 #include "abi/connections.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <fstream>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "abi/hosts.h"
 #include "base/log.h"
-#include "rendezvous/equal_settings.h"
+#include "base/measured.h"
 #include "rendezvous/gathering.h"
 #include "transport/connect.h"
 #include "transport/routed_transport.h"
@@ -30,23 +26,6 @@ constexpr size_t kSharedCoreSpinCallBytesMax = size_t{256} << 10;
 // Where more ranks share a core, the one that is waited for is seldom the next to get it.
 constexpr double kSpinRanksPerCoreMax = 2.0;
 
-// What ranks of one host share and ranks of others do not: the boot, and the container's name.
-std::string SystemHostKey() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  char name[256] = {};
-  (void)::gethostname(name, sizeof name - 1);
-  return boot + "/" + name;
-}
-
-// Between ranks that differ in this there is no shared memory: they meet at an abstract Unix
-// socket, which belongs to a network namespace, and show each other their user.
-std::string SharingKey() {
-  struct stat network{};
-  (void)::stat("/proc/self/ns/net", &network);
-  return std::to_string(network.st_ino) + "/" + std::to_string(::geteuid());
-}
-
 std::string Key(const Options& options, const char* what, int rank) {
   return std::to_string(options.epoch) + "/" + what + "/" + std::to_string(rank);
 }
@@ -61,75 +40,6 @@ Status AddContext(const Options& options, const char* doing, const Status& statu
                                    std::to_string(options.size) + ", while " + doing + ": " +
                                    status.message())
       .WithCulprit(status.culprit());
-}
-
-// Publishes what holds as long as the process does, or its one engine: a member that tells
-// something else later would not be heard.
-Status Tell(const Options& options, const Members& members, Store& store, std::string_view what,
-            const std::string& value) {
-  const std::string key = members.KeyOf(static_cast<uint64_t>(options.epoch), what, options.rank);
-  if (members.are_ranks()) return store.Set(key, value);
-  RABIT_ASSIGN_OR_RETURN(const std::string held, store.SetOnce(key, value));
-  if (held == value) return {};
-  return InvalidArgument(
-      "member " + std::to_string(members.Of(options.rank)) + " has told the others '" + held +
-      "' as its " + std::string(what) + ", and now '" + value +
-      "': a number belongs to one process, and its engines have the same settings");
-}
-
-// Hosts are numbered by first appearance, so that all ranks number them alike.
-Result<Topology> ExchangeHosts(const Options& options, const Members& members, Store& store,
-                               Deadline deadline) {
-  const auto epoch = static_cast<uint64_t>(options.epoch);
-  const std::string host_key = HostKeyOf(options);
-  const std::string mine = host_key + " " + SharingKey();
-  const std::string digest = SettingsDigest(options.equal_settings);
-  RABIT_RETURN_IF_ERROR(
-      Tell(options, members, store, "host", digest + " " + ToText(FindProcessors()) + " " + mine));
-  int apart = -1;  // a rank of this host with which no memory can be shared
-  std::map<std::string, int> numbers;
-  std::vector<std::vector<Processors>> processors;  // host number -> those of its ranks
-  Topology topology;
-  for (int rank = 0; rank < options.size; ++rank) {
-    Result<std::string> host = store.Get(members.KeyOf(epoch, "host", rank), deadline);
-    if (!host.ok() && host.status().code() != Code::kTimedOut) return host.status();
-    if (!host.ok()) {
-      return Status(host.status().code(),
-                    "rank " + std::to_string(rank) +
-                        " has not appeared: " + host.status().message() +
-                        ". Look at why it did not start, or raise RABIT_CONNECT_TIMEOUT")
-          .WithCulprit(rank);
-    }
-    std::string_view record = *host;
-    if (!record.starts_with(digest + " ")) {
-      const std::string scope = std::to_string(options.epoch) + "/settings/";
-      return RefuseSettings(store, scope, options.rank, options.size, options.equal_settings,
-                            deadline);
-    }
-    record.remove_prefix(digest.size() + 1);
-    const size_t space = std::min(record.find(' '), record.size());
-    Result<Processors> of_rank = ParseProcessors(record.substr(0, space));
-    if (!of_rank.ok()) {
-      return Status(of_rank.status().code(),
-                    "rank " + std::to_string(rank) + " tells where it runs: " +
-                        of_rank.status().message() + ". Install one version on all ranks")
-          .WithCulprit(rank);
-    }
-    const std::string theirs(record.substr(std::min(space + 1, record.size())));
-    if (theirs != mine && theirs.starts_with(host_key + " ")) apart = rank;
-    const auto next = static_cast<int>(numbers.size());
-    const int number = numbers.emplace(theirs, next).first->second;
-    topology.host_of.push_back(number);
-    if (number == next) processors.emplace_back();
-    processors[static_cast<size_t>(number)].push_back(*std::move(of_rank));
-  }
-  if (apart >= 0 && options.transport != "tcp") {
-    Warn(options, "shares no memory with rank " + std::to_string(apart) +
-                      " of the same host, which is in another network namespace or of another "
-                      "user; the two use TCP");
-  }
-  for (const auto& ranks : processors) topology.cores_of.push_back(ShareCores(ranks));
-  return topology;
 }
 
 // Of waits for other threads of the rank, which has a caller, an engine thread and lanes: spinning
@@ -259,10 +169,6 @@ Status ConnectTransports(const Options& options, const ConnectContext& context,
   return Status();
 }
 
-// Below this many ranks, what the ranks between add to every message's way is more than what they
-// take off rank 0.
-constexpr int kTreeRanksMin = 65;
-
 RankTree ControlTree(const Options& options, const Topology& topology) {
   const bool is_tree = options.coordination == "tree" ||
                        (options.coordination == "auto" && options.size >= kTreeRanksMin);
@@ -287,10 +193,15 @@ Status ConnectThrough(const Options& options, const Members& members, Deadline d
   RABIT_RETURN_IF_ERROR(watch.Join(deadline));
   const Status listens = made.pool->Listen(ListenAddress(options.bind_address), epoch);
   if (!listens.ok()) return AddContext(options, "opening its port", listens);
-  RABIT_RETURN_IF_ERROR(Tell(options, members, book, "address", made.pool->listener().address()));
-  Result<Topology> topology = ExchangeHosts(options, members, book, deadline);
-  if (!topology.ok()) return AddContext(options, "looking for all ranks", topology.status());
-  made.topology = std::move(topology).value();
+  const std::string address = made.pool->listener().address();
+  // Servers read nothing else of the ranks, and members look at it for whom they still reach
+  // (rabit/rendezvous/reach.py).
+  if (options.servers > 0 || !members.are_ranks()) {
+    RABIT_RETURN_IF_ERROR(Tell(options, members, book, "address", address));
+  }
+  Result<Hosts> hosts = MeetHosts(options, members, book, address, deadline);
+  if (!hosts.ok()) return AddContext(options, "looking for all ranks", hosts.status());
+  made.topology = std::move(hosts->topology);
   made.cores = made.topology.CoresAt(options.rank);
   made.spin_us = SpinFor(options, made.cores);
 
@@ -305,7 +216,8 @@ Status ConnectThrough(const Options& options, const Members& members, Deadline d
                                deadline,
                                &watch,
                                members,
-                               made.turn == nullptr ? nullptr : &made.pool->kept()};
+                               made.turn == nullptr ? nullptr : &made.pool->kept(),
+                               hosts->addresses};
   made.tree = ControlTree(options, made.topology);
   Result<std::optional<Inbox>> inbox = ReserveShmOfHost(options, context);
   if (!inbox.ok()) return AddContext(options, "taking shared memory", inbox.status());
@@ -336,10 +248,6 @@ Result<std::shared_ptr<ConnectionPool>> OpenPool(const Options& options) {
   RABIT_RETURN_IF_ERROR(pool->Listen(ListenAddress(options.bind_address), 0));
   pool->listener().SetEpoch(0);
   return pool;
-}
-
-std::string HostKeyOf(const Options& options) {
-  return options.host_key.empty() ? SystemHostKey() : options.host_key;
 }
 
 Result<Connections> ConnectRanks(const Options& options, std::shared_ptr<ConnectionPool> pool) {

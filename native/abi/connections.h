@@ -52,11 +52,7 @@ Result<Connections> ConnectRanks(const Options& options,
 // What options.member and the rest say about the process, without an engine.
 Result<std::shared_ptr<ConnectionPool>> OpenPool(const Options& options);
 
-// Equal for the processes of one host: option host_key, or what the system says.
-std::string HostKeyOf(const Options& options);
-
 // Where a listener is opened: any port of this address.
 std::string ListenAddress(const std::string& bind_address);
 
 }  // namespace rabit
-

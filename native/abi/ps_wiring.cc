@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "abi/hosts.h"
 #include "abi/link_speed.h"
 #include "abi/measured_links.h"
 #include "backend/ps/link_shares.h"

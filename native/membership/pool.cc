@@ -52,9 +52,19 @@ Result<Versioned> MemberBook::Watch(std::string_view key, uint64_t seen, Deadlin
     if (found != facts_.values.end()) return Versioned{1, found->second};
   }
   RABIT_ASSIGN_OR_RETURN(Versioned told, beneath_.Watch(key, 0, deadline));
-  MutexLock lock(facts_.mutex);
-  facts_.values.emplace(key, told.value);
+  Learn(std::string(key), told.value);
   return told;
+}
+
+bool MemberBook::Knows(std::string_view key) const {
+  MutexLock lock(facts_.mutex);
+  return facts_.values.contains(key);
+}
+
+void MemberBook::Learn(const std::string& key, const std::string& value) {
+  if (!key.starts_with(Members::kKeyStart)) return;
+  MutexLock lock(facts_.mutex);
+  facts_.values.emplace(key, value);
 }
 
 }  // namespace rabit

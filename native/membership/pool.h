@@ -82,6 +82,10 @@ class MemberBook final : public Store {
     return beneath_.Set(key, value);
   }
   Result<Versioned> Watch(std::string_view key, uint64_t seen, Deadline deadline) override;
+  // Whether a Watch would ask nobody.
+  bool Knows(std::string_view key) const;
+  // What a member tells about itself, heard in another way.
+  void Learn(const std::string& key, const std::string& value);
   Result<Swap> CompareAndSet(std::string_view key, uint64_t version,
                              std::string_view value) override {
     return beneath_.CompareAndSet(key, version, value);

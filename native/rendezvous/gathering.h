@@ -1,6 +1,7 @@
 // What ranks that meet tell each other, by way of the lowest of them.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,12 +11,22 @@
 
 namespace rabit {
 
-// Each of `ranks` (ascending, `rank` is one of them) says a word, and gets what all have said, in
-// their order.  The lowest asks for every word and tells the others all at once: among n ranks that
-// is some 3n questions to the store in place of n².  `key` begins the keys; one for each gathering.
-// A word has no kWordEnd in it; all words together are one value of a store.  Blocks; who is
-// missing at the deadline is named by the lowest, and for that the others wait a second longer.
+// A word has none in it.
 inline constexpr char kWordEnd = '\x1e';
+
+// The words that each of `ranks` (ascending, `rank` is one of them) has published under key_of its
+// number, in their order.  The lowest asks for every word, and publishes all under `all_key` in as
+// few values as a store takes: among n ranks that are some 3n questions to the store in place of
+// n². Blocks.  Whoever is missing at the deadline is named by the lowest; the others wait a second
+// longer for that, and then look themselves.
+Result<std::vector<std::string>> CollectWords(Store& store,
+                                              const std::function<std::string(int)>& key_of,
+                                              const std::string& all_key,
+                                              std::span<const int> ranks, int rank,
+                                              Deadline deadline);
+
+// The same for ranks that begin by publishing `mine`.  `key` begins the keys; one for each
+// gathering.
 Result<std::vector<std::string>> GatherWords(Store& store, const std::string& key,
                                              std::span<const int> ranks, int rank,
                                              std::string_view mine, Deadline deadline);

@@ -68,6 +68,41 @@ TEST(Gathering, who_is_missing_is_named) {
   EXPECT_TRUE(all.status().message().find("k/2") != std::string::npos) << all.status();
 }
 
+TEST(Gathering, words_of_more_bytes_than_a_value_come_in_several) {
+  CountingStore store;
+  std::vector<int> ranks;
+  std::vector<std::string> words;
+  for (int rank = 0; rank < 20; ++rank) {
+    ranks.push_back(rank);
+    words.emplace_back(static_cast<size_t>(rank) * 1000, 'x');
+  }
+  testing::RunRanks(20, [&](int rank) {
+    const auto all =
+        GatherWords(store, "k/", ranks, rank, words[static_cast<size_t>(rank)], testing::Soon());
+    ASSERT_OK(all);
+    EXPECT_TRUE(*all == words);
+  });
+  EXPECT_LE(store.questions.load(), 6 * 20);
+}
+
+TEST(Gathering, a_rank_whose_lowest_has_not_come_names_it_and_no_other) {
+  testing::MemoryStore store;
+  const auto key_of = [](int rank) { return "k/" + std::to_string(rank); };
+  for (int rank = 1; rank < 3; ++rank) ASSERT_OK(store.Set(key_of(rank), "here"));
+  const std::vector<int> ranks = {0, 1, 2, 3};
+  const auto missing = [&] {
+    return CollectWords(store, key_of, "k/all", ranks, 1, After(std::chrono::milliseconds(-1000)))
+        .status();
+  };
+  EXPECT_EQ(missing().code(), Code::kTimedOut);
+  EXPECT_EQ(missing().culprit(), 0);
+  // The lowest is there, and waits for another one longer than this rank does.
+  ASSERT_OK(store.Set("k/0", "here"));
+  EXPECT_EQ(missing().culprit(), 3);
+  ASSERT_OK(store.Set("k/3", "here"));
+  EXPECT_EQ(missing().culprit(), 0);
+}
+
 TEST(Gathering, words_that_cannot_be_told_apart_are_refused) {
   testing::MemoryStore store;
   const std::vector<int> ranks = {0, 1};
@@ -78,7 +113,9 @@ TEST(Gathering, words_that_cannot_be_told_apart_are_refused) {
                 .status()
                 .code(),
             Code::kInvalidArgument);
-  ASSERT_OK(store.Set("k/all", "a\x1e"));
+  ASSERT_OK(store.Set("k/all",
+                      "1\x1e"
+                      "a\x1e"));
   const auto all = GatherWords(store, "k/", ranks, 1, "b", testing::Soon());
   EXPECT_EQ(all.status().code(), Code::kMismatch);
   EXPECT_TRUE(all.status().message().find("1 words under 'k/all' for 2 ranks") != std::string::npos)

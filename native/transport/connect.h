@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,8 +17,8 @@
 
 namespace rabit {
 
-// Which process has which rank.  A member keeps its number while engines, and with them ranks, come and
-// go; it is what greets and what is expected at the other end of a connection.
+// Which process has which rank.  A member keeps its number while engines, and with them ranks, come
+// and go; it is what greets and what is expected at the other end of a connection.
 struct Members {
   std::vector<int> of_rank = {};  // empty: a rank is its own member
 
@@ -42,16 +43,19 @@ struct Members {
 struct ConnectContext {
   int rank = 0;
   int size = 1;
-  uint64_t epoch = 0;        // of this engine
+  uint64_t epoch = 0;  // of this engine
   Store& store;
-  Listener& listener;        // of this rank; its address is in the store under KeyOf("address", rank)
+  Listener& listener;  // of this rank; its address is in the store under KeyOf("address", rank)
   const Secret& secret;
   const Topology& topology;
-  int streams = 2;           // one per lane, and one for ordered calls
+  int streams = 2;  // one per lane, and one for ordered calls
   Deadline deadline;
   StartWatch* watch = nullptr;  // null: nobody tells of ranks that fail meanwhile
   Members members = {};
-  LinkKeeper* keeper = nullptr;  // of the connections between members; null: they end with the engine
+  LinkKeeper* keeper =
+      nullptr;  // of the connections between members; null: they end with the engine
+  std::span<const std::string> addresses =
+      {};  // of the listeners, by rank; empty: the store has them
 
   // Where a rank publishes what holds as long as its listener.
   std::string KeyOf(std::string_view what, int of_rank) const {

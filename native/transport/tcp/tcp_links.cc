@@ -65,6 +65,10 @@ void TcpLinks::StopConnecting() {
 Status TcpLinks::Connect(const ConnectContext& context) {
   // Whoever dials this rank waits in the listener until the addresses are known.
   for (const int peer : plan_.peers) {
+    if (!context.addresses.empty()) {
+      addresses_[static_cast<size_t>(peer)] = context.addresses[static_cast<size_t>(peer)];
+      continue;
+    }
     Result<std::string> address =
         context.store.Get(context.KeyOf("address", peer), context.deadline);
     if (!address.ok()) {
