@@ -3,12 +3,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <random>
+#include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "arithmetic/reduce.h"
@@ -234,13 +238,40 @@ struct AllreduceCase {
   }
 };
 
-// Runs all cases one after the other on every rank.
+// Algorithms of which a case has timed out in this process.  Each further case would take as long,
+// hundreds of them hours: they are left out.  Thread-safe.
+class StuckAlgorithms {
+ public:
+  void Add(const AllreduceAlgorithm& algorithm) {
+    std::lock_guard lock(mutex_);
+    if (!names_.insert(algorithm.name).second) return;
+    std::printf("%s has timed out: the rest of its cases is left out\n",
+                std::string(algorithm.name).c_str());
+    std::fflush(stdout);
+  }
+  bool Has(const AllreduceAlgorithm& algorithm) {
+    std::lock_guard lock(mutex_);
+    return names_.contains(algorithm.name);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string_view> names_;
+};
+
+inline StuckAlgorithms& Stuck() {
+  static StuckAlgorithms stuck;
+  return stuck;
+}
+
+// Runs all cases one after the other on every rank; cases of stuck algorithms are deleted.
 inline void RunCases(const TransportMaker& make, DType dtype, ReduceOp op,
                      const std::vector<Buffer>& inputs, std::vector<AllreduceCase>& cases,
                      const Epilogue& epilogue = {}) {
   const int size = static_cast<int>(inputs.size());
   const std::vector<std::unique_ptr<Transport>> transports = make(size);
   const std::vector<int> host_of = UnevenHosts(size);
+  std::erase_if(cases, [](const AllreduceCase& each) { return Stuck().Has(*each.algorithm); });
   for (AllreduceCase& each : cases) each.results.resize(inputs.size());
   RunRanks(size, [&](int rank) {
     const size_t index = static_cast<size_t>(rank);
@@ -255,6 +286,7 @@ inline void RunCases(const TransportMaker& make, DType dtype, ReduceOp op,
       const Status status = each.algorithm->run(call, args);
       EXPECT_OK(status) << each.Label(dtype, op) << " rank " << rank;
       each.results[index] = std::move(buffer);
+      if (status.code() == Code::kTimedOut) Stuck().Add(*each.algorithm);
       if (!status.ok()) return;
     }
   });

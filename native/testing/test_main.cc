@@ -241,6 +241,7 @@ void ReportFailure(const char* file, int line, const std::string& text) {
   if (++g_failures_of_current > 20) return;
   const std::string whole = std::string(file) + ":" + std::to_string(line) + ": " + text + "\n";
   std::printf("%s", whole.c_str());
+  std::fflush(stdout);  // what hangs may take long to end
   g_texts_of_current += whole;
 }
 
