@@ -23,7 +23,7 @@ PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -
 .PHONY: help demo test test-full packages build-native build-bench test-native test-gpu simulate build-address build-thread \
   test-address test-thread test-sanitizers test-python test-python-short test-python-slow ready-mxnet test-mxnet ready-mpich test-mpich fuzz analyse flips \
   campaign-checkpoints campaign-elastic campaign-schedules campaign-servers \
-  campaign-stops campaign-alarms campaign-causes campaign-strategies campaign-links campaign-altered bench-recovery campaign-cost campaign-mixing campaign mutants wheel check format \
+  campaign-stops campaign-alarms campaign-causes campaign-strategies campaign-links campaign-altered bench-recovery campaign-cost campaign-mixing campaign mutants wheel check check-lint check-types check-rules format \
   bench bench-native bench-schedule bench-servers bench-tuned bench-traces bench-lanes bench-plans bench-alltoall methods docs clean
 
 help: ## this list
@@ -265,9 +265,16 @@ wheel: $(WHEELVENV)/.ready ## sdist and manylinux_2_28 wheel in dist/, for other
 	auditwheel repair --plat $(if $(IS_FOREIGN),auto,manylinux_2_28_$(TARGET)) -w dist $(BUILD)/plain-wheel/*.whl >/dev/null
 	python tests/check_wheel.py dist/*.whl
 
-check: $(VENV)/.tools $(VENV)/.package ## format, lint, types, repository tests
+check: check-lint check-types check-rules ## format, lint, types, repository tests; -j3: beside each other
+
+check-lint check-types check-rules: $(VENV)/.tools $(VENV)/.package
+check-lint:
 	$(BIN)/ruff check rabit rabit_torch rabit_mxnet tests examples
+
+check-types:
 	$(BIN)/mypy
+
+check-rules:
 	$(BIN)/pytest -q tests/repo
 
 format: $(VENV)/.tools ## rewrite sources in the house style

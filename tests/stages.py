@@ -52,7 +52,7 @@ PACKAGES = Part("packages", "Python packages and the library", 115, flags=("-j2"
 SHORT = Stages(
     shown=[
         PACKAGES,
-        Part("check", "lint, types and the rules of the repository", 55),
+        Part("check", "lint, types and the rules of the repository", 55, flags=("-j3", "-k", "-O")),
         Part("test-python-short", "Python tests, each under two seconds", 255),
     ],
     beside=[

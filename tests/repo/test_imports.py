@@ -75,10 +75,11 @@ def test_the_names_of_rabit_load_little():
     assert len(found) <= 90
 
 
-def test_rabit_torch_loads_little_beyond_torch():
+def test_rabit_torch_loads_little_beyond_torch_and_makes_the_backend_known():
     pytest.importorskip("torch")
 
-    found = loaded("import numpy, torch", "import rabit_torch")
+    backend = "assert torch.distributed.Backend.RABIT == 'rabit'"
+    found = loaded("import numpy, torch", f"import rabit_torch; {backend}")
 
     assert found & (LATE | RARE) == set()
     assert {each for each in found if each.startswith("torch")} == set()
@@ -86,10 +87,3 @@ def test_rabit_torch_loads_little_beyond_torch():
     of_groups = {each for each in found if each.startswith("rabit_torch.distributed.")}
     assert of_groups == {"rabit_torch.distributed.rendezvous"}
     assert len(found) <= 149
-
-
-def test_import_rabit_torch_makes_the_backend_known():
-    pytest.importorskip("torch")
-    code = "import rabit_torch, torch.distributed as dist; assert dist.Backend.RABIT == 'rabit'"
-
-    loaded("", code)

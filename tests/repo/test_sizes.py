@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 from pathlib import Path
@@ -44,9 +45,14 @@ def test_files_stay_below_the_hard_stop():
     assert not too_long, "\n".join(too_long)
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def python_functions(path: Path) -> list[tuple[str, int]]:
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             body = node.body
             first = body[0]
@@ -62,7 +68,7 @@ def test_python_classes_stay_small():
     too_long = [
         f"{path.relative_to(ROOT).as_posix()}:{node.name}: {length} lines, stop {CLASS_LINES}"
         for path in tracked("rabit/*.py", "rabit_torch/*.py", "rabit_mxnet/*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.ClassDef)
         and (length := (node.end_lineno or node.lineno) - node.lineno + 1) > CLASS_LINES
     ]
@@ -98,26 +104,25 @@ def cpp_functions(path: Path) -> list[tuple[str, int]]:
     return found
 
 
+@functools.cache
+def functions() -> list[tuple[str, int]]:
+    python = [item for path in tracked("*.py") for item in python_functions(path)]
+    return python + [item for path in tracked("native/*.cc", "native/*.h") for item in cpp_functions(path)]
+
+
 def test_functions_fit_on_a_screen():
-    functions = [item for path in tracked("*.py") for item in python_functions(path)]
-    functions += [
-        item for path in tracked("native/*.cc", "native/*.h") for item in cpp_functions(path)
-    ]
     too_long = [
         f"{name}: {lines} lines, stop {FUNCTION_LINES}"
-        for name, lines in functions
+        for name, lines in functions()
         if lines > FUNCTION_EXCEPTIONS.get(name, FUNCTION_LINES)
     ]
 
-    assert len(functions) > 100
+    assert len(functions()) > 100
     assert not too_long, "\n".join(too_long)
 
 
 def test_exceptions_still_exist():
-    names = {name for path in tracked("*.py") for name, _ in python_functions(path)}
-    names |= {
-        name for path in tracked("native/*.cc", "native/*.h") for name, _ in cpp_functions(path)
-    }
+    names = {name for name, _ in functions()}
     gone = [name for name in FUNCTION_EXCEPTIONS if name not in names]
     gone += [name for name in FILE_EXCEPTIONS if not (ROOT / name).exists()]
 

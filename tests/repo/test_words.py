@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import re
 import subprocess
 from pathlib import Path
@@ -11,7 +13,9 @@ UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|raise NotImplementedError")
 MACHINE_PATHS = re.compile(r"(^|[\s\"'(=])/(work|root|home)/")
 
 
-def tracked() -> list[Path]:
+@functools.cache
+def texts() -> dict[Path, str]:
+    """Of every file in text that git knows or does not ignore."""
     names = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -20,19 +24,18 @@ def tracked() -> list[Path]:
         check=True,
     ).stdout.split()
     suffixes = {".py", ".cc", ".h", ".md", ".toml", ".txt", ".cfg", ""}
-    return [
-        ROOT / name for name in names if Path(name).suffix in suffixes and (ROOT / name).is_file()
-    ]
+    found = {}
+    for name in names:
+        if Path(name).suffix in suffixes and (ROOT / name).is_file():
+            with contextlib.suppress(UnicodeDecodeError):
+                found[ROOT / name] = (ROOT / name).read_text()
+    return found
 
 
 def lines_matching(pattern: re.Pattern[str]) -> list[str]:
     found = []
-    for path in tracked():
+    for path, text in texts().items():
         if path == Path(__file__).resolve():
-            continue
-        try:
-            text = path.read_text()
-        except UnicodeDecodeError:
             continue
         for number, line in enumerate(text.splitlines(), start=1):
             if pattern.search(line):

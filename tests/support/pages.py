@@ -6,22 +6,25 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-PROGRAM = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
+
+def blocks_of(page: str, language: str = "python") -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.M | re.S)
 
 
 def program_of(page: str) -> str:
     """All blocks of Python of a page, in their order: later ones use names of earlier ones."""
-    return "\n".join(PROGRAM.findall(page))
+    return "\n".join(blocks_of(page))
 
 
-def run_program_of(page: str, folder: Path) -> None:
-    """Runs it in `folder` with 2 ranks; fails with what they printed."""
+def run_program_of(page: str, folder: Path, python: Sequence[str] = (sys.executable,)) -> None:
+    """Runs it in `folder` with 2 ranks; fails with what they printed.  python: such as RankServer.command."""
     (folder / "page.py").write_text(program_of(page))
 
     done = subprocess.run(
-        [sys.executable, "-m", "rabit.launch", "-np", "2", sys.executable, "page.py"],
+        [sys.executable, "-m", "rabit.launch", "-np", "2", *python, "page.py"],
         cwd=folder,
         capture_output=True,
         text=True,
