@@ -28,6 +28,8 @@ Announcer::Announcer(int rank, int size) : rank_(rank) {
 void Announcer::AddGroup(const Group& group) {
   groups_[group.id] = group;
   if (group.is_member()) return;
+  // A rank outside the group will never submit its tensors, so nothing would take these entries
+  // away.
   for (auto& [name, rounds] : failed_rounds_)
     std::erase_if(rounds, [&](const FailedRound& each) { return each.key.group == group.id; });
   std::erase_if(failed_rounds_, [](const auto& each) { return each.second.empty(); });
@@ -40,6 +42,8 @@ const Group* Announcer::FindGroup(GroupId id) const {
 
 AnnounceMessage Announcer::Prepare(const Announcement& mine, int64_t now_us) {
   AnnounceMessage message;
+  // Rank 0 needs the cycle to know what the ids below mean: it may have given one to another name
+  // since.
   message.seen_cycle = cycle_;
   message.buckets_done = mine.buckets_done;
   message.wants_stop = mine.wants_stop;
@@ -49,6 +53,7 @@ AnnounceMessage Announcer::Prepare(const Announcement& mine, int64_t now_us) {
   message.cached.insert(message.cached.end(), repeated_.begin(), repeated_.end());
   repeated_.clear();
   for (const Announcement::Entry& entry : mine.ready) PrepareEntry(entry, now_us, message);
+  // Rank 0 compares the lists of all ranks as they are, so equal steps must send equal lists.
   if (!std::is_sorted(message.cached.begin(), message.cached.end()))
     std::sort(message.cached.begin(), message.cached.end());
   return message;
@@ -89,6 +94,8 @@ void Announcer::PrepareEntry(const Announcement::Entry& entry, int64_t now_us,
   ++counters_.announced;
   if (RejectLocally(entry)) return;
   if (entry.signature.kind == Kind::kJoin) {
+    // From here on this rank contributes to every tensor what changes nothing; a tensor of its own
+    // would be counted twice.
     has_joined_ = true;
     message.joins = true;
     return;
@@ -98,6 +105,7 @@ void Announcer::PrepareEntry(const Announcement::Entry& entry, int64_t now_us,
     rounds_[static_cast<size_t>(last_announced_)].followed_by = id;
   last_announced_ = id;
   if (id < 0) {
+    // The definition that answers this announcement moves the entry to its id.
     unnamed_[KeyOf(entry.name, entry.signature, rank_)] = {entry.signature, now_us, entry.token};
     message.full.push_back(entry);
     return;
@@ -107,6 +115,8 @@ void Announcer::PrepareEntry(const Announcement::Entry& entry, int64_t now_us,
   round.open_us = now_us;
   round.token = entry.token;
   round.version = HasVariablePart(entry.signature.kind) ? 0 : entry.version;
+  // An id stands for what this rank said the last time, not for what was agreed: rank 0 compares
+  // only signatures that are sent in full.
   if (round.open == Open::kNo && round.has_own && HasSameFixedPart(known.own, entry.signature))
     return AnnounceCached(id, entry, message);
   known.own = entry.signature;
@@ -123,6 +133,8 @@ void Announcer::AnnounceCached(TensorId id, const Announcement::Entry& entry,
   round.open = Open::kCached;
   ++counters_.announced_cached;
   const bool is_variable = BringsOwnPart(signature, known.agreed);
+  // The variable part may differ from step to step without a new definition, so it is not a part of
+  // what the id stands for.
   known.own.shape = signature.shape;
   known.own.splits = signature.splits;
   if (!is_variable && entry.data.empty()) {
@@ -201,11 +213,15 @@ Status Announcer::CheckSendable(const Announcement::Entry& entry) const {
 
 bool Announcer::RejectLocally(const Announcement::Entry& entry) {
   Status why = CheckSendable(entry);
+  // The other ranks have failed in this round already: announcing it would open a second round that
+  // no other rank joins.
   if (why.ok() && !failed_rounds_.empty())
     why = TakeFailedRound(KeyOf(entry.name, entry.signature, rank_));
   if (why.ok()) return false;
   ++counters_.rejected;
   const TensorKey key = KeyOf(entry.name, entry.signature, rank_);
+  // Rank 0 hears nothing of it. The engine gets the rejection by TakeLocal, as if it had been
+  // agreed.
   local_.rejected.push_back(
       {key.name, key.group, std::move(why), key.sender, key.receiver, entry.token});
   return true;
@@ -227,6 +243,7 @@ Status Announcer::TakeFailedRound(const TensorKey& key) {
 std::optional<RefusalMessage> Announcer::Refuse(const TensorKey& key, const Status& why) {
   const Group* const group = FindGroup(key.group);
   const bool has_partners = group != nullptr && group->is_member() && group->size() > 1;
+  // No other rank can have announced a tensor of a group of one, so there is no round to end.
   if (has_joined_ || !has_partners) return std::nullopt;
   // The round has failed on the others before, and this is how it fails here.
   if (!TakeFailedRound(key).ok()) return std::nullopt;
@@ -254,9 +271,12 @@ Result<Agreement> Announcer::Apply(AgreeMessage&& message) {
     return Internal("rank 0 sent agreement " + std::to_string(message.cycle) + " after " +
                     std::to_string(cycle_) + " to rank " + std::to_string(rank_));
   }
+  // Agreements come over one ordered connection; a gap is an error in rank 0 and nothing that
+  // waiting could mend.
   cycle_ = message.cycle;
   credit_ = message.buckets_done;
   ++counters_.cycles;
+  // Evictions come first: a definition of the same agreement may give the id to another tensor.
   for (TensorId id : message.evicted) Evict(id);
   Agreement agreement;
   agreement.cycle = message.cycle;
@@ -268,14 +288,18 @@ Result<Agreement> Announcer::Apply(AgreeMessage&& message) {
   agreement.failed_backend = std::move(message.failed_backend);
   RABIT_RETURN_IF_ERROR(FillReady(message, agreement));
   for (RejectMessage& rejected : message.rejected) ApplyRejection(std::move(rejected), agreement);
+  // All ranks have joined, so this one may submit again.
   if (message.last_joined >= 0) has_joined_ = false;
   return agreement;
 }
 
 Status Announcer::FillReady(AgreeMessage& message, Agreement& agreement) {
   const bool is_plain = message.references.empty() && message.definitions.empty();
+  // A list of ids is worth only what they mean, and these change that.
   if (!message.evicted.empty() || !message.definitions.empty()) last_plain_.clear();
   if (is_plain && message.plain.empty()) return {};
+  // A steady step sends the same ids again; the tensors of the last agreement are shared instead of
+  // copied.
   const bool is_repeated = is_plain && !last_plain_.empty() && message.plain == last_plain_;
   if (!is_repeated) {
     std::vector<ReadyTensor> ready;
@@ -330,6 +354,7 @@ void Announcer::Evict(TensorId id) {
 Status Announcer::Define(const Definition& definition) {
   const auto index = static_cast<size_t>(definition.ready.id);
   if (index >= known_.size()) {
+    // Rank 0 gives an id that is free before a new one, so the vectors stay as long as its cache.
     known_.resize(index + 1);
     rounds_.resize(index + 1);
   }
@@ -343,6 +368,7 @@ Status Announcer::Define(const Definition& definition) {
     known.key = definition.key;
     by_key_[known.key] = definition.ready.id;
     if (const auto mine = unnamed_.find(known.key); mine != unnamed_.end()) {
+      // The announcement in full is still open: what it said belongs to the id from now on.
       known.own = std::move(mine->second.own);
       round.token = mine->second.token;
       round.has_own = true;

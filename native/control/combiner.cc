@@ -30,10 +30,13 @@ Status Combiner::OnMessage(int child, ConstBytes message, int64_t now_us) {
   const RankSet& below = below_.at(child);
   if (*type != ControlType::kBundle) {
     BundlePart part;
+    // A child without ranks below it sends plain messages; they get the form of a part here, so
+    // that one path handles both.
     part.last_rank = child;
     part.message.assign(message.begin(), message.end());
     const bool is_announcement = *type == ControlType::kAnnounce;
     if (is_announcement && below.count() > 1)
+      // Ranks that the child forgot would be waited for forever.
       return refuse(Internal("it announces for itself alone, and has ranks below it"));
     if (!is_announcement && below.count() > 1) part.ranks = RankSet(child);
     const Status handled = OnPart(child, below, part, now_us);
@@ -41,6 +44,7 @@ Status Combiner::OnMessage(int child, ConstBytes message, int64_t now_us) {
   }
   const Result<BundleMessage> bundle = DecodeBundle(message);
   if (!bundle.ok()) return refuse(bundle.status());
+  // The credit of a bundle holds for the whole subtree of the child.
   UpdateCredit(child, bundle->buckets_done);
   for (const BundlePart& part : bundle->parts) {
     const Status handled = OnPart(child, below, part, now_us);
@@ -52,6 +56,8 @@ Status Combiner::OnMessage(int child, ConstBytes message, int64_t now_us) {
 Status Combiner::OnPart(int child, const RankSet& below, const BundlePart& part, int64_t now_us) {
   if (!below.Contains(part.ranks) || !below.Contains(part.last_rank))
     return Internal("it speaks for ranks that are not below it in the tree");
+  // Claims point to the set of ranks, so it must stay where it is until the parts are sent: below_
+  // and sets_ do not move.
   const bool is_all = part.ranks.empty() || part.ranks.count() == below.count();
   const RankSet& ranks = is_all ? below : sets_.emplace_back(part.ranks);
   RABIT_ASSIGN_OR_RETURN(const ControlType type, TypeOf(part.message));
@@ -76,6 +82,7 @@ Status Combiner::OnPart(int child, const RankSet& below, const BundlePart& part,
              type != ControlType::kDigest && type != ControlType::kBackendFailed) {
     return Internal("it sent a message that only rank 0 sends");
   }
+  // These are rare and mean something for one rank; combining them would save nothing.
   AppendRaw(ranks, part.message);
   return {};
 }
@@ -125,11 +132,14 @@ void Combiner::OnCached(const Source& from, TensorId id, int64_t now_us) {
   Known* const known = Find(id, from.ids_cycle);
   if (known == nullptr) return;
   Round& round = known->round;
+  // Another rank has announced the tensor in full: whether that agrees with the id is for rank 0 to
+  // decide.
   if (!round.full.empty()) FlushRound(id, round);
   if (known->key.is_pair() || !Holds(round, known->key.group, from, now_us)) {
     PartFor(from, false).message.cached.push_back(id);
     return;
   }
+  // Parts stand at the places of their claims; an empty one says "as agreed".
   if (!round.parts.empty()) round.parts.emplace_back();
   if (IsComplete(round, known->key.group)) Release(id, round);
 }
@@ -157,6 +167,7 @@ void Combiner::OnFull(const Source& from, const Announcement::Entry& entry, int6
     return;
   }
   Round& round = id < 0 ? unnamed_[key] : known_[static_cast<size_t>(id)].round;
+  // Only equal signatures may travel as one; rank 0 names the ranks of those that differ.
   const bool differs =
       !round.claims.empty() && (round.full.empty() || round.full[0].signature != entry.signature ||
                                 round.full[0].data != entry.data);
@@ -180,6 +191,8 @@ bool Combiner::Holds(Round& round, GroupId group, const Source& from, int64_t no
   // A claim from before a rejection may belong to the round that failed: rank 0 knows.
   const bool is_late = from.seen_cycle < rejected_cycle_;
   if (is_late) return false;
+  // The members of a group that is not known here cannot be counted, and a rank that has joined is
+  // not missed: rank 0 decides.
   if (MembersBelow(group) < 0 || !joined_.empty()) round.passes = true;
   if (round.passes) return false;
   if (round.claims.empty()) CountHeld(now_us);
@@ -197,6 +210,7 @@ void Combiner::CountHeld(int64_t now_us) {
 }
 
 void Combiner::Forget(Round& round) {
+  // held_ counts rounds, not ranks: the tick looks only whether anything is held.
   if (!round.claims.empty()) --held_;
   round.claims.clear();
   round.parts.clear();
@@ -208,6 +222,8 @@ void Combiner::Forget(Round& round) {
 void Combiner::OnStop(const RankSet& ranks, int64_t now_us) {
   if (stopped_.Contains(ranks) || stopping_.Contains(ranks)) return;
   if (stopping_.empty()) CountHeld(now_us);
+  // Stops wait for each other, as tensors do, or a tree of thousands would send thousands of
+  // messages at its end.
   stopping_.Add(ranks);
   RankSet all = stopped_;
   all.Add(stopping_);
@@ -231,6 +247,8 @@ void Combiner::OnGroup(const RankSet& ranks, const GroupMessage& message, int64_
 
 void Combiner::OnAgreement(const AgreeMessage& message) {
   if (!message.rejected.empty()) {
+    // What is held may belong to the rounds that have failed, and must reach rank 0 with the cycle
+    // from before the rejection.
     Flush();
     rejected_cycle_ = message.cycle;
     for (const RejectMessage& rejected : message.rejected) {
@@ -260,6 +278,7 @@ void Combiner::OnAgreement(const AgreeMessage& message) {
     Known& known = known_[index];
     if (known.key.name.empty()) {
       known.key = definition.key;
+      // A rank that announces this id before it has read this cycle means another tensor.
       known.named_cycle = message.cycle;
       by_key_[known.key] = definition.ready.id;
       if (const auto unnamed = unnamed_.find(known.key); unnamed != unnamed_.end()) {

@@ -11,9 +11,11 @@ void Combiner::Release(TensorId id, Round& round) {
   Claim all;
   if (round.full.empty() && round.parts.empty()) {
     ReleaseCached(id, round);
+    // A rank has claimed twice: rank 0 must see both, to refuse the second.
   } else if (!Unite(round.claims, ranks, all)) {
     return FlushRound(id, round);
   } else if (!round.full.empty()) {
+    // A tensor in full may be of a group that rank 0 has not heard of, so groups go first.
     for (auto group = groups_.begin(); group != groups_.end(); group = groups_.begin())
       ReleaseGroup(group->first);
     PartFor({ranks, all.seen_cycle, cycle_, all.last_rank}, true)
@@ -22,11 +24,14 @@ void Combiner::Release(TensorId id, Round& round) {
     ReleaseVariable(id, round);
   }
   Forget(round);
+  // Whatever comes for this round afterwards cannot wait for company any more.
   round.passes = true;
 }
 
 void Combiner::ReleaseCached(TensorId id, const Round& round) {
   const std::vector<Claim>& claims = round.claims;
+  // In a steady step all tensors come from the same ranks, and comparing pointers spares uniting
+  // sets for each of them.
   const bool is_alike = last_claims_.size() == claims.size() &&
                         std::equal(claims.begin(), claims.end(), last_claims_.begin(),
                                    [](const Claim& a, const RankSet* b) { return a.ranks == b; });
@@ -47,6 +52,7 @@ void Combiner::ReleaseCached(TensorId id, const Round& round) {
   }
   AnnounceMessage& message = out_[last_part_].message;
   for (const Claim& claim : claims)
+    // The lowest cycle is the safe one: rank 0 takes it as what all of them have read.
     message.seen_cycle = std::min(message.seen_cycle, claim.seen_cycle);
   message.cached.push_back(id);
 }
@@ -79,6 +85,7 @@ void Combiner::ReleaseVariable(TensorId id, const Round& round) {
   }
   RankSet ranks;
   Claim all;
+  // Release has found that no rank claims twice, so this cannot fail.
   (void)Unite(alike, ranks, all);
   say(ranks, all, first);
 }
@@ -91,6 +98,7 @@ bool Combiner::Unite(const std::vector<Claim>& claims, RankSet& ranks, Claim& al
     count += claim.ranks->count();
     all.seen_cycle = std::min(all.seen_cycle, claim.seen_cycle);
   }
+  // A set that is smaller than the sum of its parts has a rank in two of them.
   return count == ranks.count();
 }
 
@@ -98,6 +106,8 @@ void Combiner::ReleaseStops() {
   if (stopping_.empty()) return;
   Outgoing& outgoing = Append(stopping_, stopping_.lowest());
   outgoing.message.wants_stop = true;
+  // Nothing after the stop may be joined with a message before it: the order of the two decides
+  // what the stop answers for.
   mergeable_from_ = out_.size();
   stopped_.Add(stopping_);
   stopping_.Clear();
@@ -149,6 +159,7 @@ Combiner::Outgoing& Combiner::PartFor(const Source& from, bool is_merged) {
   std::unordered_map<int, size_t>& by_lowest = is_merged ? merged_part_ : exact_part_;
   const int lowest = from.ranks.lowest();
   const auto found = by_lowest.find(lowest);
+  // The index may be from before the last TakeUp, when out_ was longer.
   if (found != by_lowest.end() && found->second >= mergeable_from_ && found->second < out_.size()) {
     Outgoing& outgoing = out_[found->second];
     const uint64_t seen_cycle = outgoing.message.seen_cycle;
@@ -171,6 +182,7 @@ Combiner::Outgoing& Combiner::PartFor(const Source& from, bool is_merged) {
 Combiner::Outgoing& Combiner::Append(const RankSet& ranks, int last_rank) {
   Outgoing& outgoing = out_.emplace_back();
   outgoing.part.ranks = ranks;
+  // The wire has no negative numbers.
   outgoing.part.last_rank = std::max(last_rank, 0);
   return outgoing;
 }
@@ -186,8 +198,10 @@ void Combiner::AppendRaw(const RankSet& ranks, std::vector<std::byte> message) {
 bool Combiner::TakeUp(std::vector<std::byte>& out) {
   BucketCounts done = done_.begin()->second;
   for (const auto& [child, each] : done_) done.LowerTo(each);
+  // Claims point into sets_, so it is emptied only when nothing is held.
   if (held_ == 0 && out_.empty()) sets_.clear();
   if (out_.empty() && told_done_.Covers(done)) return false;
+  // Counts only grow. One that went back would take away credit that rank 0 has given already.
   told_done_.RaiseTo(done);
   BundleMessage bundle;
   bundle.buckets_done = told_done_;
@@ -197,6 +211,7 @@ bool Combiner::TakeUp(std::vector<std::byte>& out) {
       if (!std::is_sorted(ids.begin(), ids.end())) std::sort(ids.begin(), ids.end());
       Encode(each.message, each.part.message);
     }
+    // An empty set says "all below", which spares the set in the message of a steady step.
     if (each.part.ranks == subtree_) each.part.ranks = {};
     bundle.parts.push_back(std::move(each.part));
   }

@@ -49,8 +49,11 @@ void Coordinator::OnMessage(int rank, ConstBytes message, int64_t now_us) {
 void Coordinator::OnBundle(int child, const RankSet& below, ConstBytes message, int64_t now_us) {
   const Result<BundleMessage> bundle = DecodeBundle(message);
   if (!bundle.ok()) return Refuse(child, bundle.status());
+  // The counts of a bundle are the lowest of all ranks below, so they hold for each of them.
   if (failure_.ok() && !has_stopped_) UpdateCredit(below, bundle->buckets_done);
   for (const BundlePart& part : bundle->parts) {
+    // A rank may speak only for its own subtree: otherwise one defective rank could announce for
+    // all.
     if (!below.Contains(part.ranks) || !below.Contains(part.last_rank)) {
       return Refuse(child, Internal("it speaks for ranks that are not below it in the tree"));
     }
@@ -62,6 +65,8 @@ void Coordinator::OnBundle(int child, const RankSet& below, ConstBytes message, 
 
 void Coordinator::Refuse(int sender, const Status& why) {
   if (!why.ok())
+    // A message that cannot be read leaves the state of its sender unknown, so there is no smaller
+    // unit to fail than the job.
     Fail(Status(why.code(), RankText(sender) + ": " + why.message()).WithCulprit(sender));
 }
 
@@ -72,6 +77,8 @@ Status Coordinator::OnPart(const PartSource& from, ConstBytes message) {
   switch (type) {
     case ControlType::kAnnounce: {
       RABIT_ASSIGN_OR_RETURN(const AnnounceMessage announced, DecodeAnnounce(message));
+      // A combiner has looked the ids up at its own cycle, which may be later than that of the
+      // ranks below it.
       OnAnnounce(announced, {from.ranks, from.ids_cycle.value_or(announced.seen_cycle),
                              from.last_rank, from.now_us});
       return {};
@@ -116,18 +123,26 @@ void Coordinator::OnAnnounce(int rank, const AnnounceMessage& message, int64_t n
 }
 
 void Coordinator::OnAnnounce(const AnnounceMessage& message, const Arrival& arrival) {
+  // The order below is part of the protocol: credit first, since a step that only returns credit
+  // must count even if the rest is dropped; then doubts, the batch of the steady step, and the
+  // tensors by what they cost; join and stop last, since they answer for what came before them.
   if (!failure_.ok() || has_stopped_) return;
   const RankSet& ranks = arrival.ranks;
   ranks.ForEach(
       [&](int rank) { at(rank).seen_cycle = std::max(at(rank).seen_cycle, message.seen_cycle); });
+  // The message shows how far these ranks have read, so rounds that they have seen fail need no
+  // place any more.
   if (!with_late_.empty()) ForgetLate();
   UpdateCredit(ranks, message.buckets_done);
   const bool brings_tensors =
       !message.cached.empty() || !message.variable.empty() || !message.full.empty();
   if (brings_tensors) {
+    // A rank that submits is not stuck, whatever it said before.
     ranks.ForEach([&](int rank) { at(rank).stuck_first_us = at(rank).stuck_last_us = -1; });
   }
   if (message.doubts) next_.compares = has_news_ = true;
+  // The batch keeps the message as it is; only a message that deviates pays for records of single
+  // tensors.
   if (JoinsBatch(message, arrival)) return;
   for (TensorId id : message.cached) ArriveCached(arrival, id);
   for (const VariablePart& part : message.variable) ArriveVariable(arrival, part);
@@ -170,6 +185,7 @@ void Coordinator::OnAbandon(int rank, const Status& why) {
 
 void Coordinator::OnBackendFailed(const BackendFailure& failure) {
   if (!failure_.ok() || has_stopped_ || !failed_backends_.insert(failure.backend).second) return;
+  // An agreement carries one failed backend, so a second one begins the next agreement.
   if (next_.failed_backend) CompleteAgreement();
   next_.failed_backend = failure;
   has_news_ = true;
@@ -178,6 +194,8 @@ void Coordinator::OnBackendFailed(const BackendFailure& failure) {
 void Coordinator::OnDigest(int rank, ScheduleDigest digest, int64_t now_us) {
   if (!failure_.ok() || has_stopped_) return;
   const bool is_last = NoteCallers(rank, digest, now_us);
+  // Schedules that differ would make lanes exchange different buckets under one tag, so nothing may
+  // go on.
   if (Status same = digests_.Add(rank, std::move(digest)); !same.ok()) return Fail(std::move(same));
   // What one rank has said at this look belongs to what the others say at it.
   if (!is_last) return;
@@ -200,7 +218,9 @@ void Coordinator::OnLost(int rank, const Status& why) {
 void Coordinator::Join(int rank) {
   at(rank).has_joined = true;
   ++joined_count_;
+  // The rank that joins last is what join returns, and the agreement tells it to all.
   last_joined_ = rank;
+  // Complete closes records and so changes open_: the loop goes over a copy.
   const std::vector<TensorRecord*> open = open_;
   for (TensorRecord* record : open) {
     if (!record->members->set.Contains(rank) || record->arrived.Contains(rank)) continue;
@@ -211,6 +231,7 @@ void Coordinator::Join(int rank) {
 
 void Coordinator::Stop(int rank) {
   at(rank).stop_place = ++stopped_count_;
+  // RejectIfStopped closes records, too.
   const std::vector<TensorRecord*> open = open_;
   for (TensorRecord* record : open) RejectIfStopped(*record);
   CheckAllJoined();
@@ -223,6 +244,7 @@ void Coordinator::Stop(int rank) {
 void Coordinator::CheckStop() {
   const bool is_done = !is_root_busy_ && credit_.Covers(at(0).buckets_done);
   if (stopped_count_ < options_.size || has_stopped_ || !is_done) return;
+  // After this agreement no rank sends anything, so it must be the last news of this coordinator.
   next_.stop = true;
   has_news_ = true;
   has_stopped_ = true;
@@ -250,6 +272,8 @@ void Coordinator::UpdateCredit(const RankSet& ranks, const BucketCounts& buckets
   ranks.ForEach([&](int rank) {
     BucketCounts& mine = at(rank).buckets_done;
     for (size_t i = 0; i < mine.of.size(); ++i) {
+      // The minimum over all ranks is recomputed only if a rank moved that held it: with thousands
+      // of ranks most messages cannot change it.
       was_lowest |= mine.of[i] == credit_.of[i] && buckets_done.of[i] > mine.of[i];
     }
     mine.RaiseTo(buckets_done);
@@ -271,6 +295,8 @@ void Coordinator::ForgetLate() {
     });
     if (!record->late.empty()) return false;
     record->is_kept = false;
+    // A record with an id is kept by the cache; one without an id was kept for the late members
+    // alone.
     if (record->id < 0 && !record->is_open) records_.Remove(*record);
     return true;
   });
@@ -282,6 +308,8 @@ void Coordinator::Spend(size_t bytes) {
 }
 
 void Coordinator::CompleteAgreement() {
+  // An agreement is bounded so that its message fits into the buffers of the channel; what follows
+  // begins another one.
   complete_.push_back(std::exchange(next_, {}));
   next_bytes_ = 0;
   has_news_ = false;
@@ -294,9 +322,12 @@ std::optional<AgreeMessage> Coordinator::TakeAgreement() {
   AgreeMessage message = std::move(complete_.front());
   complete_.pop_front();
   message.cycle = ++cycle_;
+  // Credit and cycle are those of the moment it is sent: an agreement that has waited would carry
+  // stale credit and stop ranks for nothing.
   message.buckets_done = credit_;
   if (!std::is_sorted(message.plain.begin(), message.plain.end()))
     std::sort(message.plain.begin(), message.plain.end());
+  // The wire format sends differences of ids, so lists must ascend.
   std::sort(message.evicted.begin(), message.evicted.end());
   return message;
 }
@@ -306,6 +337,7 @@ std::optional<std::vector<std::string>> Coordinator::TakeStallReport() {
 }
 
 std::vector<std::string> Coordinator::Waiting(int64_t now_us, int64_t older_than_us) {
+  // Reports are about single tensors, and those of a batch have no open records.
   SplitBatch();
   std::vector<const TensorRecord*> waiting;
   for (const TensorRecord* record : open_) {
@@ -358,6 +390,7 @@ std::string Coordinator::NamesakeHint(const TensorRecord& record,
 }
 
 void Coordinator::OnTick(int64_t now_us) {
+  // A tick may come early, because the loop wakes for other reasons.
   if (!failure_.ok() || has_stopped_ || now_us < next_tick_us()) return;
   SplitBatch();
   int64_t oldest_us = now_us;

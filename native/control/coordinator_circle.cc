@@ -14,9 +14,11 @@ bool Coordinator::NoteCallers(int rank, const ScheduleDigest& digest, int64_t no
   if (!digest.are_callers_stuck) {
     state.stuck_first_us = state.stuck_last_us = -1;
   } else {
+    // A rank that has submitted since the last look starts its time again: it moved.
     if (goes_on || state.stuck_first_us < 0) state.stuck_first_us = now_us;
     state.stuck_last_us = now_us;
   }
+  // Answers to different questions say nothing about each other.
   if (digest.cycle != answers_cycle_) answers_ = 0;
   answers_cycle_ = digest.cycle;
   return ++answers_ == options_.size;
@@ -30,12 +32,16 @@ std::vector<bool> Coordinator::StuckForGood() const {
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     const RankState& state = ranks_[rank];
     is_stuck[rank] = state.stuck_first_us >= 0 &&
+                     // One look may catch a rank between two submissions; two that are apart show
+                     // that it does not move.
                      state.stuck_last_us - state.stuck_first_us >= options_.second_look_us;
   }
   for (bool has_changed = true; has_changed;) {
     std::vector<bool> waits(ranks_.size()), may_go_on(ranks_.size());
     for (const TensorRecord* record : open_) {
       const std::vector<int> absent = Absent(*record);
+      // A tensor of which every missing rank still moves may complete, and wake the ranks that wait
+      // for it.
       const bool is_blocked = std::any_of(absent.begin(), absent.end(), [&](int rank) {
         return is_stuck[static_cast<size_t>(rank)];
       });
@@ -59,6 +65,7 @@ Status Coordinator::FindCircle() {
                              return state.stuck_first_us >= 0;
                            }) > 1;
   if (!is_possible) return {};
+  // The path goes over open records, and a batch has none.
   SplitBatch();
   const std::vector<bool> is_stuck = StuckForGood();
   const auto first = std::find(is_stuck.begin(), is_stuck.end(), true);

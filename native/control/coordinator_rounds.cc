@@ -66,7 +66,9 @@ void Coordinator::ArriveCached(const Arrival& arrival, TensorId id) {
       ArriveCached({one, arrival.ids_cycle, rank, arrival.now_us}, id);
     });
   }
+  // All ranks of the message are alike for this tensor, so the lowest stands for them.
   const int rank = arrival.ranks.lowest();
+  // An announcement that crossed with the rejection of its round must not open the next one.
   if (!IsExpected(*record, rank)) return;
   const bool is_variable = differs && kind != Kind::kAlltoall &&
                            !(kind == Kind::kScatter && rank != record->agreed.root);
@@ -121,6 +123,8 @@ void Coordinator::ArriveFull(const Arrival& arrival, const Announcement::Entry& 
     return;
   }
   if (record == nullptr) {
+    // The record shares the members: with many tensors per group a copy each would be most of its
+    // memory.
     std::shared_ptr<const TensorMembers> members = MembersOf(key);
     record = &records_.Add(std::move(key), std::move(members));
   }
@@ -130,6 +134,7 @@ void Coordinator::ArriveFull(const Arrival& arrival, const Announcement::Entry& 
 
 std::shared_ptr<const TensorMembers> Coordinator::MembersOf(const TensorKey& key) const {
   if (!key.is_pair()) return groups_.at(key.group);
+  // A message between two ranks is agreed by these two alone, whatever group names them.
   auto pair = std::make_shared<TensorMembers>();
   pair->ranks = {key.sender, key.receiver};
   pair->set = RankSet(pair->ranks);
@@ -160,10 +165,13 @@ void Coordinator::Arrive(TensorRecord& record, const Arrival& arrival, const Sig
                          "' of a group that it is not a member of.")
                     .WithCulprit(rank));
   }
+  // The round opens before it is checked: a rejection must find the members that are still to come.
   if (!record.is_open) Open(record, arrival.now_us);
   if (const Status twice = RefuseTwice(record, arrival.ranks); !twice.ok())
     return Reject(record, twice, true);
   record.arrived.Add(arrival.ranks);
+  // A rank that has joined is not missed already; if an announcement of it was under way, it is not
+  // subtracted twice.
   record.missing -= arrival.ranks.count();
   if (joined_count_ > 0)
     arrival.ranks.ForEach([&](int each) { record.missing += at(each).has_joined ? 1 : 0; });
@@ -176,8 +184,11 @@ void Coordinator::Arrive(TensorRecord& record, const Arrival& arrival, const Sig
   }
   if (const Status same = Compare(record, rank, signature); !same.ok())
     return Reject(record, same.WithCulprit(rank), true);
+  // Only what agrees with the reference is remembered, so the agreement needs no further check.
   Remember(record, arrival.ranks, signature);
   if (!data.empty() && !Carry(record, arrival.ranks, signature, data)) return;
+  // A member that has stopped will never announce, and the others would wait for the limit of
+  // stalls.
   if (stopped_count_ > 0 && RejectIfStopped(record)) return;
   if (record.missing == 0) Complete(record);
 }
@@ -186,6 +197,7 @@ void Coordinator::OnRefusal(int rank, const RefusalMessage& message, int64_t now
   if (!failure_.ok() || has_stopped_) return;
   at(rank).seen_cycle = std::max(at(rank).seen_cycle, message.seen_cycle);
   if (!with_late_.empty()) ForgetLate();
+  // The refusal is about one tensor, which may be in the batch.
   SplitBatch();
   const TensorKey& key = message.key;
   const auto group = groups_.find(key.group);
@@ -200,6 +212,7 @@ void Coordinator::OnRefusal(int rank, const RefusalMessage& message, int64_t now
   if (record == nullptr) record = &records_.Add(key, MembersOf(key));
   if (!IsExpected(*record, rank)) return;
   if (!record->is_open) Open(*record, now_us);
+  // The rank counts as arrived, so it is not among those for which the rejection is kept.
   record->arrived.Add(RankSet(rank));
   Reject(*record, Status(message.why).WithCulprit(rank), true);
 }
@@ -208,6 +221,7 @@ void Coordinator::OnRefusal(int rank, const RefusalMessage& message, int64_t now
 bool Coordinator::Carry(TensorRecord& record, const RankSet& ranks, const Signature* signature,
                         ConstBytes data) {
   const Signature& said = signature != nullptr ? *signature : record.agreed;
+  // Of a broadcast only the root has data; from another rank they would silently become the result.
   const bool is_of_root = TraitsOf(said.kind).carried == Carried::kOfRoot;
   Status fits = CheckCarried(said, data);
   if (is_of_root && !(ranks == RankSet(said.root)))
@@ -240,6 +254,7 @@ Status Coordinator::RefuseTwice(const TensorRecord& record, const RankSet& ranks
 
 void Coordinator::Open(TensorRecord& record, int64_t now_us) {
   record.is_open = true;
+  // The place in open_ lets Close remove the record without a search.
   record.open_index = open_.size();
   record.missing = record.members->size();
   if (joined_count_ > 0) {
@@ -251,6 +266,8 @@ void Coordinator::Open(TensorRecord& record, int64_t now_us) {
   record.reference_differs = false;
   record.extents.clear();
   record.alltoall = {};
+  // The count is shared by all records of the name, so that a hint about namesakes costs nothing if
+  // there is one.
   ++*record.rounds_of_name;
   if (open_.empty()) SetTick(now_us);
   open_.push_back(&record);
@@ -266,6 +283,7 @@ void Coordinator::Close(TensorRecord& record) {
   record.carried = {};
   record.is_open = false;
   --*record.rounds_of_name;
+  // The order of open_ means nothing; reports sort for themselves.
   open_[record.open_index] = open_.back();
   open_[record.open_index]->open_index = record.open_index;
   open_.pop_back();
@@ -277,6 +295,8 @@ Status Coordinator::Compare(TensorRecord& record, int rank, const Signature* sig
     if (signature != nullptr) {
       record.reference = *signature;
       record.reference_is_agreed = false;
+      // Ranks that announce by id vouch for the agreed signature; comparing with it once here
+      // spares a comparison for each of them.
       record.reference_differs =
           record.id >= 0 &&
           !CheckPair(record.key.name, {rank, *signature}, {rank, record.agreed}).ok();
@@ -294,6 +314,8 @@ Status Coordinator::Compare(TensorRecord& record, int rank, const Signature* sig
 void Coordinator::Remember(TensorRecord& record, const RankSet& ranks, const Signature* signature) {
   const int rank = ranks.lowest();
   const Signature& said = signature == nullptr ? record.agreed : *signature;
+  // The lowest rank speaks, so that the agreement does not depend on the order in which messages
+  // arrive.
   bool speaks = record.speaker < 0 || rank < record.speaker;
   if (said.kind == Kind::kScatter)
     speaks = record.speaker < 0 || rank == said.root ||
@@ -317,6 +339,7 @@ void Coordinator::Remember(TensorRecord& record, const RankSet& ranks, const Sig
     return;
   }
   if (said.kind == Kind::kVote) {
+    // A vote is one number for all members, joined by "or".
     record.extents.resize(1);
     record.extents[0] |= said.shape[0];
     return;

@@ -44,6 +44,7 @@ bool BringsNoShape(const RankSignature& one) {
 // And in memory the same order of axes.
 bool HaveSameShape(const Signature& a, const Signature& b) {
   if (a.shape.size() != b.shape.size() || a.axis_order != b.axis_order) return false;
+  // The first extent of such kinds is each rank's own.
   const size_t skipped = HasVariablePart(a.kind) && !a.shape.empty() ? 1 : 0;
   return std::equal(a.shape.begin() + skipped, a.shape.end(), b.shape.begin() + skipped);
 }
@@ -64,6 +65,7 @@ Status CheckSplits(std::string_view name, const RankSignature& one, size_t membe
                            std::to_string(rows) + " rows do not divide among " +
                            std::to_string(members) + " ranks. Pass splits, one per rank.");
   }
+  // Splits of an alltoall are exchanged between the ranks, so the announcement has their sum only.
   if (s.kind == Kind::kAlltoall) {
     if (s.splits.size() == 1 && s.splits[0] == rows) return {};
     return InvalidArgument(who + " submitted " + std::to_string(s.splits.size()) + " splits with " +
@@ -77,6 +79,7 @@ Status CheckSplits(std::string_view name, const RankSignature& one, size_t membe
   }
   int64_t sum = 0;
   for (int64_t split : s.splits) {
+    // The numbers come from another rank: a sum that wraps around could equal the rows.
     if (split < 0 || __builtin_add_overflow(sum, split, &sum)) {
       return InvalidArgument(who + " submitted the split " + std::to_string(split) +
                              ". Splits are numbers of rows, from 0 on.");
@@ -93,6 +96,8 @@ Status CheckSplits(std::string_view name, const RankSignature& one, size_t membe
 bool IsShapeSendable(const std::vector<int64_t>& shape) {
   int64_t product = 1;
   for (int64_t extent : shape) {
+    // An extent of 0 must not hide that the others overflow, since later code multiplies parts of
+    // the shape.
     if (extent < 0 || __builtin_mul_overflow(product, std::max<int64_t>(extent, 1), &product))
       return false;
   }
@@ -139,6 +144,7 @@ Status CheckAlone(std::string_view name, const RankSignature& one, std::span<con
 Status CheckPair(std::string_view name, const RankSignature& a, const RankSignature& b) {
   const Signature& x = a.signature;
   const Signature& y = b.signature;
+  // The kind comes first, since the fields below mean different things for different kinds.
   if (x.kind != y.kind) {
     return Mismatch(Quote(name) + ": rank " + std::to_string(a.rank) + " submitted " +
                     std::string(Name(x.kind)) + ", rank " + std::to_string(b.rank) + " " +

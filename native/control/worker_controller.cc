@@ -31,11 +31,13 @@ Status WorkerController::Announce(const Announcement& mine) {
   if (has_stopped_) return {};
   const AnnounceMessage message = announcer_.Prepare(mine, now_us());
   if (std::optional<Agreement> local = announcer_.TakeLocal()) {
+    // Several rejections may come before the engine looks; Await hands them over as one agreement.
     if (!local_) local_.emplace();
     local_->cycle = local->cycle;
     local_->buckets_done = local->buckets_done;
     std::move(local->rejected.begin(), local->rejected.end(), std::back_inserter(local_->rejected));
   }
+  // An announcement without news would wake rank 0 for nothing in every cycle.
   if (announcer_.HasNews(message)) Say(message);
   return {};
 }
@@ -72,6 +74,7 @@ void WorkerController::SendDown(ConstBytes message) {
       bytes_sent_ += message.size();
       ++messages_sent_;
     } else {
+      // The loop goes on: the other children must hear of the agreement even if one is gone.
       OnLost(sent.culprit() >= 0 ? sent : Status(sent).WithCulprit(child));
     }
   }
@@ -87,6 +90,8 @@ void WorkerController::TellBelow(const Status& why) {
 
 Result<std::optional<Agreement>> WorkerController::Await(Deadline deadline) {
   for (bool is_empty = false;;) {
+    // What was refused here is handed over first, and even after a failure, or its caller would get
+    // the wrong cause.
     if (local_) return std::exchange(local_, std::nullopt);
     if (!failure_.ok()) return failure_;
     const int64_t tick_us = combiner_ ? combiner_->next_tick_us() : Combiner::kNever;
@@ -127,6 +132,7 @@ Result<std::optional<Agreement>> WorkerController::Await(Deadline deadline) {
 
 Result<std::optional<Agreement>> WorkerController::OnMessage(const ChannelMessage& message) {
   if (message.peer == parent_) return OnParent(message.payload);
+  // After the agreed stop all ranks are through, so what a child still says is about nothing.
   if (has_stopped_) return std::optional<Agreement>();
   RABIT_RETURN_IF_ERROR(combiner_->OnMessage(message.peer, message.payload, now_us()));
   SendUp();
@@ -138,12 +144,14 @@ Result<std::optional<Agreement>> WorkerController::OnParent(ConstBytes message) 
   RABIT_ASSIGN_OR_RETURN(const ControlType type, TypeOf(message));
   if (type == ControlType::kAbort) {
     RABIT_ASSIGN_OR_RETURN(const StatusMessage cause, DecodeStatus(message));
+    // The verdict of rank 0 replaces nothing: whichever cause was first here stands.
     Fail(cause.why);
     return std::optional<Agreement>();
   }
   if (type != ControlType::kStall && type != ControlType::kAgree)
     return Internal("rank 0 sent a message that only other ranks send").WithCulprit(0);
   if (type == ControlType::kStall) {
+    // The message goes on as it came, so that every level sees the same bytes.
     SendDown(message);
     RABIT_ASSIGN_OR_RETURN(stalled_, DecodeStall(message));
     return std::optional<Agreement>();
@@ -174,6 +182,7 @@ void WorkerController::OnLost(const Status& why) {
 void WorkerController::Fail(const Status& why) {
   if (!failure_.ok()) return;
   failure_ = why;
+  // The tree is the only way from rank 0 to the ranks below, so this rank has to inform them.
   TellBelow(why);
 }
 

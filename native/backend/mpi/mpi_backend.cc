@@ -21,6 +21,7 @@ struct Parts {
     for (const int64_t size : sizes) {
       counts.push_back(static_cast<int>(size));
       offsets.push_back(static_cast<int>(offset));
+      // The caller has seen to it that the sum fits into an int.
       offset += size;
     }
   }
@@ -38,6 +39,7 @@ class LeftBehind {
       : content_(std::make_unique<Content>(std::forward<Arguments>(arguments)...)) {}
   Content& operator*() { return *content_; }
   Status After(Status status) {
+    // MPI offers no way to take a collective back, so the memory stays with it.
     if (!status.ok()) (void)content_.release();
     return status;
   }
@@ -67,6 +69,7 @@ MpiBackend::MpiBackend(std::shared_ptr<MpiJob> job, bool shares_hosts, MeetsInMp
     : job_(std::move(job)), shares_hosts_(shares_hosts), meets_in_mpi_(std::move(meets_in_mpi)) {}
 
 Status MpiBackend::AddGroup(const Group& group) {
+  // Making a communicator is collective: a group whose ranks do not all do it would hang there.
   return meets_in_mpi_(group) ? job_->AddGroup(group) : Status();
 }
 
@@ -74,7 +77,10 @@ void MpiBackend::Abort(Status why) { job_->Abort(std::move(why)); }
 
 template <class Start>
 Status MpiBackend::Run(const LaneContext& lane, Kind kind, Start start) {
+  // After an abort, other ranks do not enter the collective any more.
   if (job_->is_aborted()) return job_->failure();
+  // Each lane has a communicator of its own: MPI matches collectives by their order, and lanes have
+  // none between them.
   RABIT_ASSIGN_OR_RETURN(const MpiHandle comm, job_->CollectivesOf(lane.lane, lane.group));
   MpiHandle request = 0;
   RABIT_RETURN_IF_ERROR(start(comm, &request));
@@ -125,6 +131,7 @@ Operation MpiBackend::Allgather(const LaneContext& lane, ConstBytes mine, Bytes 
                                 std::span<const int64_t> part_bytes) {
   LeftBehind<Parts> parts(part_bytes);
   const auto my_offset = (*parts).offsets[static_cast<size_t>(lane.group.my_index)];
+  // MPI forbids that input and output overlap, and has a mark for the one case in which they may.
   const bool is_in_place = mine.data() == all.data() + my_offset;
   return parts.After(Run(lane, Kind::kAllgather, [&](MpiHandle comm, MpiHandle* request) {
     return job_->library().Iallgatherv(is_in_place ? nullptr : OrNothing(mine.data()),
@@ -145,6 +152,7 @@ Operation MpiBackend::Alltoall(const LaneContext& lane, ConstBytes in,
                                std::span<const int64_t> receive_bytes) {
   const int64_t bytes = std::max(Total(send_bytes), Total(receive_bytes));
   if (bytes > kCountMax) {
+    // The router checks sizes that all ranks know; those of an alltoall are known here alone.
     return InvalidArgument("alltoall exchanges " + std::to_string(bytes) +
                            " bytes on this rank, and MPI counts to " + std::to_string(kCountMax) +
                            "; set RABIT_MPI_COLLECTIVES to auto");

@@ -12,6 +12,7 @@ Status Malformed(std::string_view part, std::string_view why) {
 
 template <class Number>
 bool ParseNumber(std::string_view text, Number* value) {
+  // from_chars knows no locale, and refuses what follows upon the number.
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
   return error == std::errc() && stop == text.data() + text.size();
 }
@@ -36,6 +37,8 @@ Status ParsePart(std::string_view part, MpiHandles& handles) {
   if (equals == std::string_view::npos) return Malformed(part, "has no '='");
   const std::string_view key = part.substr(0, equals);
   const std::string_view value = part.substr(equals + 1);
+  // The handles are numbers and pointers of the process's own MPI, written by mpi4py: they hold in
+  // this process only.
   std::string* text = key == "library"     ? &handles.library
                       : key == "version"   ? &handles.version
                       : key == "transport" ? &handles.transport
@@ -69,6 +72,8 @@ Result<MpiHandles> MpiHandles::Parse(std::string_view text) {
     RABIT_RETURN_IF_ERROR(ParsePart(text.substr(0, end), handles));
     text.remove_prefix(std::min(end + 1, text.size()));
   }
+  // MPICH has handles of 32 bits, Open MPI pointers: a wrong width would call functions with the
+  // wrong types.
   if (handles.width != 4 && handles.width != 8) return Malformed("width", "must be 4 or 8");
   if (handles.library.empty()) return Malformed("library", "is missing");
   if (handles.comm == 0 || handles.byte == 0 || handles.in_place == 0 ||

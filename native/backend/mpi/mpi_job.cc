@@ -30,6 +30,7 @@ Result<std::shared_ptr<MpiJob>> MpiJob::Open(MpiHandles handles, const MpiJobOpt
                        ": MPI has been finalized in this process and cannot start again; shut "
                        "the engine down before MPI, or use the backend builtin");
   }
+  // Before the first collective call: with other ranks than expected it would hang and not fail.
   RABIT_RETURN_IF_ERROR(job->CheckPlace());
   Group world;
   for (int rank = 0; rank < options.size; ++rank) world.ranks.push_back(rank);
@@ -48,7 +49,8 @@ Result<std::shared_ptr<MpiJob>> MpiJob::Open(MpiHandles handles, const MpiJobOpt
 }
 
 MpiJob::~MpiJob() {
-  // After a failure MPI may hold requests of these communicators.
+  // After a failure MPI may hold requests of these communicators.  Freeing is collective in some
+  // libraries, too, and after an abort not every rank comes to it.
   if (is_aborted() || library_->IsFinalized()) return;
   for (const auto& [key, comm] : collectives_) (void)library_->FreeComm(comm);
   for (const MpiHandle comm : messages_) (void)library_->FreeComm(comm);
@@ -71,12 +73,14 @@ Result<MpiHandle> MpiJob::Duplicate(MpiHandle comm, Deadline deadline) {
   MpiHandle request = 0;
   Status status = library_->Idup(comm, copy.get(), &request);
   if (status.ok()) {
+    // The form that does not block: a rank that has died must end in a timeout and not in a hang.
     status = Wait(&request, nullptr, "duplicating a communicator on all ranks", deadline);
   }
   if (!status.ok()) {
     (void)copy.release();
     return status;
   }
+  // The usual handler of MPI ends the process at the first error.
   RABIT_RETURN_IF_ERROR(library_->ReturnErrors(*copy, handles_.errors_return));
   return *copy;
 }
@@ -115,6 +119,8 @@ Status MpiJob::AddGroup(const Group& group) {
   if (!group.is_member() || group.size() < 2) return Status();
   {
     std::lock_guard lock(mutex_);
+    // Engine thread. Lanes read the map at the same time, hence the lock; it is not held while
+    // ranks meet.
     if (collectives_.contains({group.id, 0})) return Status();
   }
   for (int lane = 0; lane < options_.lanes; ++lane) {
@@ -139,6 +145,7 @@ Result<MpiHandle> MpiJob::CreateGroup(const Group& group, int lane) {
   MpiHandle base = 0;
   {
     std::lock_guard lock(mutex_);
+    // No lane uses this communicator, so making groups does not disturb collectives under way.
     base = collectives_.at({kWorld, -1});
   }
   const int tag = static_cast<int>(group.id % 512) * 64 + lane;  // below what MPI promises
@@ -150,6 +157,8 @@ Result<MpiHandle> MpiJob::CreateGroup(const Group& group, int lane) {
   const bool is_done =
       call->finished.Wait([&] { return call->is_done.load(); }, After(kGroupTimeout));
   if (!is_done) {
+    // The call cannot be ended from outside; everything that it touches is in `call`, which it
+    // shares.
     caller.detach();
     return TimedOutAt("making the communicator of group " + std::to_string(group.id));
   }
@@ -168,8 +177,10 @@ Status MpiJob::Wait(MpiHandle* request, int64_t* received, std::string_view what
                     Deadline deadline) {
   if (is_aborted()) return failure();
   bool is_done = false;
+  // Small messages are mostly done by now, and need no place in the list.
   RABIT_RETURN_IF_ERROR(library_->Test(request, &is_done, received));
   if (is_done) return Status();
+  // On this stack, and in the list until Leave: another thread may finish it up to then.
   Waiter mine{request, received, Status()};
   {
     std::lock_guard lock(polling_mutex_);
@@ -191,11 +202,13 @@ Status MpiJob::Poll(Waiter& mine, std::string_view what, Deadline deadline) {
   const auto spin = std::chrono::microseconds(options_.spin_us);
   bool is_done = false;
   for (;;) {
+    // The clock costs as much as a question, so it is read once in eight.
     for (int i = 0; i < 8; ++i) {
       if (is_aborted()) return failure();
       RABIT_RETURN_IF_ERROR(library_->Test(mine.request, &is_done, mine.received));
       if (is_done) return Status();
     }
+    // One thread calls MPI for all that wait: several would take turns at the lock of the library.
     if (waiting_.load(std::memory_order_relaxed) > 1) PollForOthers(mine);
     const auto now = Clock::now();
     if (now >= deadline) return TimedOutAt(what);
@@ -206,6 +219,8 @@ Status MpiJob::Poll(Waiter& mine, std::string_view what, Deadline deadline) {
       continue;
     }
     const auto sleep = std::min<Clock::duration>(waited / kLateness, kSleepMax);
+    // The sleep grows with the time waited, so that its share of the latency stays the same; an
+    // abort ends it.
     aborted_.Wait([this] { return is_aborted(); }, std::min(now + sleep, deadline));
   }
 }
@@ -221,6 +236,7 @@ Status MpiJob::Sleep(Waiter& mine, std::string_view what, Deadline deadline) {
 void MpiJob::PollForOthers(const Waiter& mine) {
   std::lock_guard lock(polling_mutex_);
   for (Waiter* other : waiters_) {
+    // A request that is done must not be tested again: MPI has freed it.
     if (other == &mine || other->is_done.load()) continue;
     bool is_done = false;
     other->status = library_->Test(other->request, &is_done, other->received);
@@ -234,6 +250,7 @@ void MpiJob::Leave(Waiter& mine) {
   std::lock_guard lock(polling_mutex_);
   std::erase(waiters_, &mine);
   waiting_.store(static_cast<int>(waiters_.size()), std::memory_order_relaxed);
+  // A thread that polled hands over to another one before it goes, or all of them would sleep on.
   if (!mine.polls.load()) return;
   for (Waiter* other : waiters_) {
     if (other->is_done.load()) continue;
@@ -249,6 +266,7 @@ bool MpiJob::CancelReceive(MpiHandle* request) {
   const Deadline deadline = After(kCancelTimeout);
   bool is_done = false;
   while (library_->Test(request, &is_done, nullptr).ok()) {
+    // A cancelled request still has to be completed before its buffer may go.
     if (is_done) return true;
     if (Clock::now() >= deadline) return false;
     ::sched_yield();
@@ -264,6 +282,7 @@ void MpiJob::Abort(Status why) {
   }
   is_aborted_.store(true, std::memory_order_release);
   aborted_.Notify();
+  // After mutex_ was let go: no thread holds both, so that their order does not matter.
   std::lock_guard lock(polling_mutex_);
   for (Waiter* waiter : waiters_) waiter->changed.Notify();
 }

@@ -82,6 +82,8 @@ class MpiLibraryOf final : public MpiLibrary {
  public:
   MpiLibraryOf(const MpiFunctions<H>& functions, const MpiHandles& handles)
       : functions_(functions),
+        // Handles come as 64-bit numbers, and are turned into the library's own type at this border
+        // alone.
         byte_(In(handles.byte)),
         in_place_(reinterpret_cast<void*>(static_cast<uintptr_t>(handles.in_place))),
         is_serialized_(handles.is_serialized) {}
@@ -119,6 +121,7 @@ class MpiLibraryOf final : public MpiLibrary {
     if (status.ok()) {
       status =
           Call("MPI_Comm_create_group", functions_.comm_create_group, In(parent), some, tag, &made);
+      // A group is a description; the communicator does not need it any longer.
       (void)Call("MPI_Group_free", functions_.group_free, &some);
     }
     (void)Call("MPI_Group_free", functions_.group_free, &all);
@@ -138,6 +141,7 @@ class MpiLibraryOf final : public MpiLibrary {
     Status tested = Call("MPI_Test", functions_.test, &handle, &flag, &status);
     *request = Out(handle);
     *is_done = flag != 0;
+    // The size is read from the status at once: the request is gone after a successful test.
     if (!tested.ok() || flag == 0 || received == nullptr) return tested;
     int count = 0;
     tested = Call("MPI_Get_count", functions_.get_count, &status, byte_, &count);
@@ -226,6 +230,8 @@ class MpiLibraryOf final : public MpiLibrary {
   template <class Function, class... Arguments>
   Status Call(const char* name, Function function, Arguments... arguments) {
     std::unique_lock lock(turn_, std::defer_lock);
+    // A library of thread level "serialized" allows calls of any thread, but one at a time. No call
+    // under this lock blocks, except making a group.
     if (is_serialized_) lock.lock();
     const int code = function(arguments...);
     return code == kSuccess ? Status() : Failed(name, code);
@@ -242,6 +248,7 @@ class MpiLibraryOf final : public MpiLibrary {
     std::string text(kErrorTextBytes, '\0');
     int length = 0;
     if (functions_.error_string(code, text.data(), &length) != kSuccess) length = 0;
+    // The text goes into JSON and logs, so it is made printable.
     text.resize(static_cast<size_t>(length));
     for (char& c : text) c = c < ' ' || c > '~' ? ' ' : c;
     return PeerLost(-1, std::string(name) + " failed with code " + std::to_string(code) + ": " +

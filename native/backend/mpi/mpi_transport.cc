@@ -26,6 +26,7 @@ class MpiOperation final : public PendingOperation {
 
   // Long messages are several pieces; MPI keeps their order.
   Status Start(std::byte* data, int tag, MpiHandle comm) {
+    // A count of MPI is an int.
     const auto piece_max = static_cast<size_t>(job_->handles().message_bytes);
     size_t at = 0;
     do {
@@ -48,12 +49,14 @@ class MpiOperation final : public PendingOperation {
       int64_t received = piece.bytes;
       const Status status =
           job_->Wait(&piece.request, message_.is_send ? nullptr : &received, "a message", deadline);
+      // The operation stays as it is, so that the caller may wait again.
       if (status.code() == Code::kTimedOut) return TimedOut(Describe() + " is not finished");
       if (!status.ok()) {
         Cancel();
         return status;
       }
       ++next_;
+      // MPI accepts a message that is shorter than the buffer; here that is a mismatch of ranks.
       if (received != piece.bytes) {
         return Mismatch(Describe() + " got " + std::to_string(received) +
                         " bytes; both sides must name the same size");
@@ -65,6 +68,7 @@ class MpiOperation final : public PendingOperation {
 
   void Cancel() override {
     for (; next_ < pieces_.size(); ++next_) {
+      // A send cannot be cancelled portably; its buffer must live until MPI is through with it.
       if (!message_.is_send) (void)job_->CancelReceive(&pieces_[next_].request);
     }
   }

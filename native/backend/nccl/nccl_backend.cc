@@ -29,6 +29,7 @@ bool AreEven(std::span<const int64_t> parts) {
 class Each {
  public:
   void operator()(nccl::Result result) {
+    // A communicator that does not block answers "in progress", which is no failure.
     if (first_ == nccl::kSuccess && result != nccl::kInProgress) first_ = result;
   }
   nccl::Result first() const { return first_; }
@@ -60,6 +61,7 @@ NcclBackend::NcclBackend(std::shared_ptr<const NcclLibrary> library, Store* stor
     : library_(std::move(library)), store_(store), options_(std::move(options)) {}
 
 NcclBackend::~NcclBackend() {
+  // The thread uses members of this backend.
   if (closer_.joinable()) closer_.join();
   NcclCommunicator::CloseAll(Communicators());
 }
@@ -95,6 +97,8 @@ void NcclBackend::RemoveGroup(const Group& group) {
     const auto found = groups_.find(group.id);
     if (found == groups_.end()) return;
     NcclCommunicator::Several& removed = removed_.emplace_back();
+    // Closing a communicator waits for its ranks and its stream, and this is the engine thread:
+    // another thread does it.
     for (const auto& [ranks, communicator] : found->second) removed.push_back(communicator);
     groups_.erase(found);
     if (std::exchange(closes_, true)) return;
@@ -112,6 +116,7 @@ void NcclBackend::CloseRemoved() {
       if (!closes_) return;
       next = removed_.front();  // which Abort finds as long as it is not closed
     }
+    // Without the lock: it may wait for seconds, and Abort must not wait for it.
     NcclCommunicator::CloseAll(next);
     MutexLock lock(mutex_);
     removed_.pop_front();
@@ -128,6 +133,8 @@ Result<std::shared_ptr<NcclCommunicator>> NcclBackend::CommunicatorOf(const Lane
     std::shared_ptr<NcclCommunicator>& known = groups_[group.id][group.ranks];
     if (known != nullptr) {
       const int device = known->device();
+      // Only the lane thread that runs the group's bucket comes here, but several groups do at
+      // once, hence the lock.
       if (device == place.device) return known;
       return InvalidArgument(
           "the tensor is on cuda:" + std::to_string(place.device) + ", and rank " +
@@ -137,8 +144,12 @@ Result<std::shared_ptr<NcclCommunicator>> NcclBackend::CommunicatorOf(const Lane
           std::to_string(device) + "), or name the backend builtin");
     }
     communicator = std::make_shared<NcclCommunicator>(library_, place.driver, place.device);
+    // It is entered before it is open, so that an abort finds it while it waits for the other
+    // ranks.
     known = communicator;
   }
+  // Opening is a collective call of all ranks: it has a limit of its own, since a rank may never
+  // come.
   const Deadline latest = After(std::chrono::milliseconds(options_.open_ms));
   RABIT_RETURN_IF_ERROR(Open(*communicator, group, std::min(latest, lane.deadline)));
   return communicator;
@@ -146,6 +157,7 @@ Result<std::shared_ptr<NcclCommunicator>> NcclBackend::CommunicatorOf(const Lane
 
 Status NcclBackend::Open(NcclCommunicator& communicator, const Group& group, Deadline deadline) {
   const std::string key =
+      // A group and a pair within it have the same id, so the ranks belong to the key.
       options_.key + "/nccl/" + std::to_string(group.id) + "/" + RankList(group.ranks);
   RABIT_ASSIGN_OR_RETURN(const nccl::UniqueId identity, IdentityOf(group, key, deadline));
   const Status status = communicator.Open(identity, group.my_index, group.size(), deadline);
@@ -160,6 +172,8 @@ Result<nccl::UniqueId> NcclBackend::Publish(const std::string& key) {
   const nccl::Result result = library_->ncclGetUniqueId(&identity);
   const Status status =
       result == nccl::kSuccess ? Status() : library_->Failed("ncclGetUniqueId", result, nullptr);
+  // An error is published too: the other ranks would otherwise wait until the deadline for an
+  // identity that never comes.
   if (store_ != nullptr) {
     const std::string text = status.ok()
                                  ? "=" + std::string(identity.internal, sizeof identity.internal)
@@ -174,6 +188,7 @@ Result<nccl::UniqueId> NcclBackend::IdentityOf(const Group& group, const std::st
                                                Deadline deadline) {
   if (group.my_index == 0) return Publish(key);
   for (;;) {
+    // The wait is cut into short ones, so that a rank that waits here notices the abort of the job.
     RABIT_RETURN_IF_ERROR(failure());
     const Deadline next = std::min(After(kLookEvery), deadline);
     Result<std::string> found = store_->Get(key, next);
@@ -182,6 +197,7 @@ Result<nccl::UniqueId> NcclBackend::IdentityOf(const Group& group, const std::st
           .WithCulprit(group.ranks[0]);
     }
     nccl::UniqueId identity{};
+    // The value comes from another rank, and is copied into a structure of fixed size.
     if (found.ok() && found->size() == 1 + sizeof identity.internal) {
       std::memcpy(identity.internal, found->data() + 1, sizeof identity.internal);
       return identity;
@@ -197,15 +213,21 @@ Result<nccl::UniqueId> NcclBackend::IdentityOf(const Group& group, const std::st
 }
 
 Status NcclBackend::Run(const char* what, const LaneContext& lane, const Calls& calls) {
+  // The router sends only buckets of devices here; a pointer of the host would end in a fault on
+  // the device.
   RABIT_CHECK(lane.place != nullptr, "NCCL is given memory of the host");
   RABIT_RETURN_IF_ERROR(failure());
   Result<std::shared_ptr<NcclCommunicator>> communicator = CommunicatorOf(lane);
   if (!communicator.ok()) return Explained(communicator.status());
   const auto grouped = [&](nccl::Comm comm) {
     Each each;
+    // A group makes NCCL launch all calls at once: sends and receives one by one would wait for
+    // each other.
     each(library_->ncclGroupStart());
     if (each.first() != nccl::kSuccess) return each.first();
     each(calls(comm, StreamOf(lane)));
+    // A group that was begun must be ended even if a call in it failed, or the thread's next call
+    // belongs to it.
     const nccl::Result ended = library_->ncclGroupEnd();
     return each.first() == nccl::kSuccess ? ended : each.first();
   };
@@ -216,6 +238,7 @@ Status NcclBackend::RunBetween(const char* what, const LaneContext& lane, int pe
                                const PairCalls& calls) {
   const Group& group = lane.group;
   Group pair{group.id, {options_.rank, group.ranks[static_cast<size_t>(peer)]}};
+  // Both ranks must name the pair alike, whoever sends.
   std::sort(pair.ranks.begin(), pair.ranks.end());
   pair.my_index = pair.IndexOf(options_.rank);
   const LaneContext between{lane.lane,   lane.tag,       lane.deadline, pair,
@@ -239,10 +262,13 @@ Status NcclBackend::RunReduction(const char* what, const LaneContext& lane, DTyp
     return Run(what, lane,
                [&](nccl::Comm comm, nccl::Stream stream) { return calls(comm, stream, *known); });
   }
+  // NCCL multiplies the inputs before it adds, so an average is a sum of shares.
   const double share = op == ReduceOp::kAverage ? factor / lane.group.size() : factor;
   auto scalar = ScalarOf(dtype, share);
   Result<std::shared_ptr<NcclCommunicator>> communicator = CommunicatorOf(lane);
   if (!communicator.ok()) return Explained(communicator.status());
+  // An operator belongs to a communicator, and is made and destroyed around each call: the factor
+  // may differ every time.
   nccl::RedOp made = nccl::kSum;
   RABIT_RETURN_IF_ERROR(Explained((*communicator)
                                       ->Make(
@@ -296,6 +322,8 @@ Operation NcclBackend::ReduceScatter(const LaneContext& lane, const TensorView& 
       "ncclReduceScatter", lane, in.dtype, op,
       [&](nccl::Comm comm, nccl::Stream stream, nccl::RedOp with) {
         const nccl::DataType type = *NcclTypeOf(in.dtype);
+        // Where parts differ, one reduction for each root takes its place; in one group they run at
+        // once.
         if (AreEven(part_counts)) {
           return library_->ncclReduceScatter(from, out.data, static_cast<size_t>(part_counts[0]),
                                              type, with, comm, stream);
@@ -404,6 +432,7 @@ Status NcclBackend::Failure(const Group& group) {
     const auto found = groups_.find(group.id);
     if (found != groups_.end()) communicators = found->second;
   }
+  // Without the lock: asking takes that of the communicator, which a call may hold for long.
   for (const auto& [ranks, communicator] : communicators) {
     RABIT_RETURN_IF_ERROR(Explained(communicator->Failure()));
   }
@@ -415,6 +444,7 @@ void NcclBackend::Abort(Status why) {
     MutexLock lock(mutex_);
     if (failure_.ok()) failure_ = std::move(why);
   }
+  // After the failure is set, so that calls which end now report the cause and not the abort.
   NcclCommunicator::AbortAll(Communicators());
 }
 

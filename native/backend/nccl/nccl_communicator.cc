@@ -32,11 +32,14 @@ Status NcclCommunicator::Open(const nccl::UniqueId& identity, int rank, int size
   nccl::Result result = nccl::kSuccess;
   {
     MutexLock lock(mutex_);
+    // The look and the call are under one lock: an abort between the two would use a handle that
+    // does not exist yet.
     if (is_aborted_.load()) return WasAborted();
     RABIT_RETURN_IF_ERROR(driver_->Run(device_, [&] {
       result = library_->ncclCommInitRankConfig(&handle_, size, identity, rank, &config);
       return Status();
     }));
+    // NCCL may fill in the handle from a thread of its own while the communicator opens.
     comm_ = std::atomic_ref<nccl::Comm>(handle_).load();
   }
   const Status status = AwaitProgress("ncclCommInitRankConfig", result, deadline);
@@ -46,6 +49,7 @@ Status NcclCommunicator::Open(const nccl::UniqueId& identity, int rank, int size
 
 Status NcclCommunicator::Guarded(const char* what, const Call& call, nccl::Result& result) {
   MutexLock lock(mutex_);
+  // comm_ is null once the communicator has been taken to be ended.
   if (comm_ == nullptr || is_aborted_.load()) return WasAborted();
   const nccl::Comm comm = comm_;
   RABIT_RETURN_IF_ERROR(driver_->Run(device_, [&] {
@@ -58,6 +62,7 @@ Status NcclCommunicator::Guarded(const char* what, const Call& call, nccl::Resul
 
 Status NcclCommunicator::Ask(const char* what, nccl::Result& result) {
   MutexLock lock(mutex_);
+  // The lock is held for the question alone, so that an abort gets between two of them.
   if (comm_ == nullptr || is_aborted_.load()) return WasAborted();
   const nccl::Result called = library_->ncclCommGetAsyncError(comm_, &result);
   if (called != nccl::kSuccess) result = called;
@@ -69,6 +74,8 @@ Status NcclCommunicator::Make(const char* what, const Call& call, Deadline deadl
   nccl::Result result = nccl::kSuccess;
   Status status = Guarded(what, call, result);
   if (status.ok()) status = AwaitProgress(what, result, deadline);
+  // A communicator that has failed once is aborted at its end: a flush would wait for ranks that
+  // have given up.
   is_whole_ = is_whole_ && status.ok();
   return status;
 }
@@ -103,6 +110,7 @@ nccl::Comm NcclCommunicator::Take() {
 }
 
 void NcclCommunicator::AbortAll(const Several& communicators) {
+  // All are marked before the first one ends: a lane that waits in one of them must stop asking.
   for (const auto& each : communicators) each->is_aborted_.store(true);
   std::vector<End> ends;
   for (const auto& each : communicators) ends.push_back({each, false});
@@ -114,6 +122,7 @@ void NcclCommunicator::CloseAll(const Several& communicators) {
   std::vector<End> ends;
   for (const auto& each : communicators) {
     const auto finalize = [&](nccl::Comm comm) { return each->library_->ncclCommFinalize(comm); };
+    // What was put on streams is finished first; destroying without it could lose the last bucket.
     const Status flushed = each->is_whole_ ? each->Make("ncclCommFinalize", finalize, deadline)
                                            : TimedOut("what it was told is not done");
     if (flushed.code() != Code::kAborted) ends.push_back({each, flushed.ok()});
@@ -123,6 +132,7 @@ void NcclCommunicator::CloseAll(const Several& communicators) {
 
 void NcclCommunicator::EndAside(std::vector<End> ends) {
   if (ends.empty()) return;
+  // The thread may outlive this call, so the two share it.
   struct Progress {
     WakeSignal changed;
     std::atomic<bool> has_returned{false};
@@ -150,6 +160,7 @@ nccl::Result NcclCommunicator::EndTogether(const std::vector<End>& ends) {
   const NcclLibrary& library = *any.library_;
   std::vector<nccl::Comm> flushed;
   bool has_aborted = false;
+  // In one group, because ranks of one process that end one after another wait for each other.
   (void)library.ncclGroupStart();
   for (const auto& [communicator, is_flushed] : ends) {
     const nccl::Comm comm = communicator->Take();

@@ -16,6 +16,7 @@ constexpr const char* kAdvice =
 // A second copy beside that of torch would have threads and memory of its own.
 Result<DynamicLibrary> OpenLibrary(const std::string& library) {
   const std::vector<std::string> names = {library.empty() ? kUsualName : library};
+  // torch has loaded its own copy, and its communicators and ours then share one set of threads.
   if (library.empty()) {
     Result<DynamicLibrary> loaded = DynamicLibrary::FindLoaded(names, kAdvice);
     if (loaded.ok()) return loaded;
@@ -39,6 +40,7 @@ Result<std::shared_ptr<const NcclLibrary>> NcclLibrary::Load(const std::string& 
   found->path_ = loaded.name();
   const nccl::Result result = found->ncclGetVersion(&found->version_);
   if (result != nccl::kSuccess) return found->Failed("ncclGetVersion", result, nullptr);
+  // The layout of ncclConfig_t, which is declared by hand here, began with this version.
   if (found->version_ < nccl::kVersionMin) {
     return Unsupported("NCCL " + found->version() + " of " + loaded.name() +
                        " is too old: communicators that do not block came with " +
@@ -55,6 +57,7 @@ void NcclLibrary::Write(JsonWriter& json) const {
 
 Status NcclLibrary::Failed(const char* what, nccl::Result result, nccl::Comm comm) const {
   const char* const text = ncclGetErrorString(result);
+  // The text is that of the calling thread's last error, so it is read at once.
   const char* const last = ncclGetLastError(comm);
   std::string message = std::string(what) + " of NCCL " + version() +
                         " failed: " + (text == nullptr ? "unknown" : text) + " (" +

@@ -30,6 +30,7 @@ TcpOptions LinkOptions(const ChannelOptions& options) {
   TcpOptions tcp;
   tcp.copied_bytes_max = kChannelMessageBytesMax;
   tcp.payload_checks = PayloadChecks::kOn;  // a wrong agreement costs more than the checksum
+  // Control messages come unasked, so the link keeps them until Take.
   tcp.keeps_messages = true;
   tcp.spin = options.spin;
   tcp.progress_timeout = options.heartbeat_timeout;
@@ -117,8 +118,10 @@ TcpChannel::~TcpChannel() {
 
 void TcpChannel::GiveBack() {
   if (links_ == nullptr || has_ended_) return;
+  // The keeper may call before the destructor does, and the second call has nothing to do.
   has_ended_ = true;
   links_->StopConnecting();
+  // From here on this thread alone touches the links.
   if (loop_ != nullptr) loop_->Stop();
   if (keeper_ == nullptr) {
     for (const Peer& peer : peers_) (void)peer.link->StartClose();
@@ -146,11 +149,14 @@ Status TcpChannel::Connect(const ConnectContext& context, const RankTree& tree,
   std::sort(plan.peers.begin(), plan.peers.end());
   const std::vector<int> neighbours = plan.peers;
   links_ = std::make_unique<TcpLinks>(context, LinkOptions(options), std::move(plan));
+  // peers_ is complete before the loop starts, whose thread never reads it.
   for (const int peer : neighbours) peers_.push_back({peer, links_->With(peer)[0].get(), {}, false});
   RABIT_ASSIGN_OR_RETURN(loop_, IoLoop::Start([this] { return Tick(); }));
   // Hellos must be answered while this thread dials.
   RABIT_RETURN_IF_ERROR(stream_->Attach(*loop_));
   RABIT_RETURN_IF_ERROR(links_->Connect(context));
+  // The engine thread serves the stream itself from here on; two readers would take turns for
+  // nothing.
   stream_->Detach();
   return Introduce(tree, context);
 }
@@ -167,6 +173,7 @@ Status TcpChannel::Send(int rank, ConstBytes message) {
                            std::to_string(kChannelMessageBytesMax) + " are allowed");
   }
   const Status sent = peer->link->Post(kMessages, message, kChannelQueueBytesMax);
+  // A full queue is an error of this message alone: the link lives.
   if (sent.ok() || sent.code() == Code::kResourceExhausted) return sent;
   if (peer->link->has_left()) {
     return Aborted(TextOf(*peer) + " has left the job: nothing can be sent to it");
@@ -176,8 +183,10 @@ Status TcpChannel::Send(int rank, ConstBytes message) {
 
 Result<std::optional<ChannelMessage>> TcpChannel::Receive(Deadline deadline) {
   for (bool has_looked = false;;) {
+    // Before the look: news that come during it set the flag again and end the wait below at once.
     has_news_.store(false);
     if (auto event = TakeEvent()) return std::move(*event);
+    // A wake without a message: the engine has something of its own to do.
     if (is_woken_.exchange(false)) return std::optional<ChannelMessage>();
     if (Clock::now() < deadline) {
       stream_->Wait(has_news_, looker_, true, deadline);
@@ -203,6 +212,7 @@ std::optional<Result<std::optional<ChannelMessage>>> TcpChannel::TakeEvent() {
   for (Peer& peer : peers_) {
     if (peer.is_loss_told || !peer.link->has_failed() || peer.link->has_left()) continue;
     if (peer.link->has_message()) return TakeEvent();  // it came between the two looks
+    // Once for each peer; the link stays failed.
     peer.is_loss_told = true;
     return Result<std::optional<ChannelMessage>>(LossOf(peer, peer.link->failure()));
   }

@@ -20,6 +20,7 @@ std::vector<std::shared_ptr<Transfer>>::const_iterator TcpInbox::FindPosted(Tag 
 
 void TcpInbox::Post(const std::shared_ptr<Transfer>& receive) {
   const auto found = arrived_.find(receive->tag);
+  // receive_mutex_ of the link is held in all of these.
   if (found == arrived_.end()) {
     if (!failure_.ok()) return receive->Finish(failure_);
     posted_.push_back(receive);
@@ -30,8 +31,10 @@ void TcpInbox::Post(const std::shared_ptr<Transfer>& receive) {
   found->second.pop_front();
   if (found->second.empty()) arrived_.erase(found);
   for (const Block& block : arrival->blocks) unexpected_bytes_ -= block.bytes;
+  // Its next frames will go straight into the receive's buffer.
   const bool is_arriving = arrival == arrival_;
   if (is_arriving) arrival_ = nullptr;
+  // Sizes are compared before a byte is copied: the buffer is only as large as its rank expected.
   if (arrival->bytes != receive->bytes) {
     receive->sent_bytes = arrival->bytes;
     return receive->Finish(SizesDiffer(receive->bytes, arrival->bytes));
@@ -73,6 +76,8 @@ void TcpInbox::Cancel(const Transfer& receive) {
   --posted_count_;
   if (receive_.get() == &receive) {
     receive_ = nullptr;
+    // The caller's buffer is gone after this call, and a frame was about to be read into it: the
+    // rest goes into memory of our own.
     if (is_in_frame_ && chunk_owned_ == nullptr && chunk_bytes_ > 0) {
       chunk_owned_ = std::make_unique<std::byte[]>(chunk_bytes_);
       chunk_ = chunk_owned_.get();
@@ -90,6 +95,7 @@ void TcpInbox::Fail(const Status& why, bool keep_arrived) {
   if (receive_) receive_->Finish(why);
   receive_ = nullptr;
   posted_count_ = 0;
+  // What came in full before the end may still be taken.
   if (keep_arrived) return;
   arrived_.clear();
   arrival_ = nullptr;
@@ -100,6 +106,7 @@ void TcpInbox::Fail(const Status& why, bool keep_arrived) {
 bool TcpInbox::IsInOrder(const FrameHeader& header) const {
   if (!is_arriving_) {
     const Stripe::Part part = stripe_.PartOf(header.message_bytes);
+    // The numbers come from the peer, and decide where bytes are written.
     return header.offset == part.begin && header.payload_bytes <= part.bytes() &&
            (header.payload_bytes > 0 || part.bytes() == 0);
   }
@@ -153,7 +160,7 @@ std::shared_ptr<Transfer> TcpInbox::Commit() {
     } else if (arrival_) {
       arrival_->blocks.push_back({std::move(chunk_owned_), chunk_bytes_});
       unexpected_bytes_ += chunk_bytes_;
-    }
+    }  // else the receive was cancelled or had another size: the bytes are dropped
     chunk_owned_.reset();
   }
   received_ += chunk_bytes_;

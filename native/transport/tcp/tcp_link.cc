@@ -61,6 +61,8 @@ TcpLink::TcpLink(Id id, const TcpOptions& options, TcpCounters& counters, TcpStr
       queue_(options.copied_bytes_max, options.retained_bytes_max) {}
 
 TcpLink::~TcpLink() {
+  // The receiving half is locked before the sending half, here and everywhere: reading ends in
+  // answers, so it takes the other lock while it holds its own.
   MutexLock receive(receive_mutex_);
   MutexLock send(send_mutex_);
   DropSocket();
@@ -73,15 +75,20 @@ void TcpLink::Attach(KeptSocket socket) {
     MutexLock receive(receive_mutex_);
     {
       MutexLock send(send_mutex_);
+      // A link that has failed stays so: its operations have ended with the cause already.
       if (!failure_.ok()) return;
       DropSocket();
       ResetConnection();
       tuning_ = tuning;
       checks_payload_ = ChecksPayload(tuning, options_.payload_checks);
+      // An epoch before this one may have left bytes that were read too far, or a frame that is
+      // half written.
       GoOnFrom(socket);
       socket_ = std::make_shared<UniqueFd>(std::move(socket.fd));
       is_connected_.store(true);
       last_heard_.store(std::chrono::steady_clock::now());
+      // On a connection that both ends have kept there is no one to greet: its numbers go on. The
+      // first link greets, so that the two ends find out whether both have kept it.
       if (was_used && id_.index > 0) {
         OnAnswer();
       } else {
@@ -107,9 +114,13 @@ std::shared_ptr<Transfer> TcpLink::Send(Tag tag, ConstBytes buffer, bool is_answ
       return transfer;
     }
     sends_in_flight_.fetch_add(1);
+    // The frames refer to the caller's buffer unless they are small enough to be copied, and may be
+    // written a second time until the peer has acknowledged them.
     queue_.Push(transfer, buffer, static_cast<uint8_t>(id_.index));
     Flush();
   }
+  // A thread that works with the link again may be about to ask for the frame that was left in the
+  // socket. Without the send lock, which comes second.
   if (is_paused_.load()) Resume();
   return transfer;
 }
@@ -120,6 +131,7 @@ std::shared_ptr<Transfer> TcpLink::Recv(Tag tag, Bytes buffer) {
   transfer->buffer = buffer;
   MutexLock receive(receive_mutex_);
   inbox_.Post(transfer);
+  // The message was here before its receive.
   if (transfer->is_done.load(std::memory_order_relaxed) && transfer->status.ok()) {
     CountReceived(*transfer);
   }
@@ -134,6 +146,7 @@ Status TcpLink::Post(Tag tag, ConstBytes message, size_t queued_bytes_max) {
   stream_.Touch();
   MutexLock send(send_mutex_);
   if (!failure_.ok()) return failure_;
+  // Messages wait here and not in the caller, who must not block; so their number needs a bound.
   if (queue_.retained_bytes() + message.size() > queued_bytes_max) {
     return ResourceExhausted(std::to_string(queue_.retained_bytes()) + " bytes wait for " +
                              RankText(id_.peer) + ", which does not take them; it may hang");
@@ -183,6 +196,8 @@ void TcpLink::Abort(const Status& why) {
   MutexLock receive(receive_mutex_);
   MutexLock send(send_mutex_);
   if (!failure_.ok()) return;
+  // The connection may serve the next epoch, so half a frame is kept aside to be finished rather
+  // than cut.
   SetAside();
   FailLocked(why, false);
 }
@@ -191,6 +206,7 @@ std::shared_ptr<Transfer> TcpLink::StartClose() {
   auto goodbye = std::make_shared<Transfer>(false, 0, 0, Stripe{});
   MutexLock receive(receive_mutex_);
   MutexLock send(send_mutex_);
+  // A break from here on is an end and not an outage: nothing is dialled any more.
   is_closing_ = true;
   if (!failure_.ok() || socket_ == nullptr || !peer_answered_) {
     goodbye->Finish(failure_.ok() ? Aborted("closed") : failure_);
@@ -211,6 +227,7 @@ Status TcpLink::failure() {
 
 bool TcpLink::HasSentAll() {
   MutexLock send(send_mutex_);
+  // What has no connection cannot be sent by waiting.
   if (socket_ == nullptr || has_write_error_.load()) return true;
   Flush();
   int unsent = 0;
@@ -230,7 +247,10 @@ void TcpLink::Serve(uint32_t events) {
   }
   if ((events & ~static_cast<uint32_t>(EPOLLOUT)) == 0) return;
   MutexLock receive(receive_mutex_);
+  // The event comes once, so it is remembered: a read that fills less than its buffer no longer
+  // means that the socket is empty.
   has_hung_up_ = has_hung_up_ || (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
+  // A paused link does not read, and would not see the end of the connection.
   if (is_paused_.load() && (events & (EPOLLHUP | EPOLLERR)) != 0) {
     Break("the peer closed it");
   } else {
@@ -253,6 +273,7 @@ Status TcpLink::Wait(const Transfer& transfer, Deadline deadline) {
   if (!transfer.is_done.load(std::memory_order_acquire)) {
     {
       MutexLock waits(waits_mutex_);
+      // MustPause looks at these: a frame that is in the way of a waiting thread must be read.
       waits_.push_back(&transfer);
     }
     if (is_paused_.load()) Resume();
@@ -260,6 +281,8 @@ Status TcpLink::Wait(const Transfer& transfer, Deadline deadline) {
       MutexLock send(send_mutex_);
       AskFor(transfer);
     }
+    // Spinning pays if the answer comes before another thread gets the core; for much data it does
+    // not.
     const bool may_spin = transfer.bytes <= options_.spin_bytes_max ||
                           stream_.call_bytes() <= options_.spin_call_bytes_max;
     stream_.Wait(transfer.is_done, *this, may_spin, deadline);
@@ -286,23 +309,27 @@ Status TcpLink::NotFinished(const Transfer& transfer) {
 void TcpLink::Break(const std::string& reason) {
   MutexLock send(send_mutex_);
   if (socket_ == nullptr) return;
+  // The frames stay in the queue: a new connection goes on where the peer says that it stopped.
   DropSocket();
   ResetConnection();
   if (!failure_.ok()) return;
   break_reason_ = reason;
   if (is_closing_) return FailLocked(Aborted("the transport is closed"), false);
+  // A peer that accepts and breaks at once would otherwise be dialled forever.
   if (++connections_without_progress_ >= options_.connections_without_progress_max) {
     return FailLocked(Lost("the connection broke " + std::to_string(connections_without_progress_) +
                            " times in a row before anything arrived, the last time: " + reason),
                       false);
   }
   if (!outage_deadline_) outage_deadline_ = After(options_.reconnect_window);
+  // Under both locks: the host only queues the link and wakes its threads.
   host_.OnBroken(id_.peer, id_.index);
   stream_.Notify();
 }
 
 void TcpLink::FailLocked(const Status& why, bool keep_arrived) {
   if (!failure_.ok()) return;
+  // The first cause stays: later ones follow from it.
   failure_ = why;
   has_failed_.store(true);
   outage_deadline_.reset();
@@ -313,6 +340,8 @@ void TcpLink::FailLocked(const Status& why, bool keep_arrived) {
     ResetConnection();
   }
   inbox_.Fail(why, keep_arrived || options_.keeps_messages);
+  // Waiting threads may return at once, and with them the buffers go. Nothing reads those any more,
+  // since the queue is empty and the socket is dropped or has no frame half written.
   for (const auto& transfer : queue_.Clear()) transfer->Finish(why);
   sends_in_flight_.store(0);
   if (!keep_arrived) host_.OnFailed(id_.peer, why);
@@ -323,12 +352,14 @@ void TcpLink::DropSocket() {
   if (socket_ == nullptr) return;
   is_connected_.store(false);
   stream_.Remove(socket_->get());
+  // Another thread may hold the descriptor a moment longer; shut down, it carries nothing more.
   ::shutdown(socket_->get(), SHUT_RDWR);
   socket_.reset();
 }
 
 void TcpLink::ResetConnection() {
   is_ready_.store(false);
+  // Of a frame that came in part nothing counts: the peer sends it again as a whole.
   inbox_.Rollback();
   read_state_ = ReadState::kHeader;
   staged_begin_ = staged_end_ = 0;

@@ -26,6 +26,7 @@ std::string Seconds(std::chrono::nanoseconds duration) {
 
 void TcpLink::CheckOutage(Deadline now) {
   MutexLock receive(receive_mutex_);
+  // The I/O thread. The connection may have come back since the link was put on the list.
   if (!outage_deadline_ || now < *outage_deadline_) return;
   MutexLock send(send_mutex_);
   FailLocked(Lost("the connection broke (" + break_reason_ + ") and did not come back within " +
@@ -53,18 +54,21 @@ void TcpLink::Renew() {
 void TcpLink::Beat() {
   MutexLock send(send_mutex_);
   if (!peer_answered_) return;
+  // An acknowledgement is the heartbeat: it goes out even if there is nothing to confirm.
   must_write_ack_ = true;
   Flush();
 }
 
 Deadline TcpLink::CheckSilence(Deadline now, const Heartbeat& heartbeat) {
   const auto limit = heartbeat.silence_max();
+  // Without a lock, since this is the rule and the look repeats for every peer.
   if (now - last_heard_.load() <= limit / 2) return last_heard_.load() + limit;
   MutexLock receive(receive_mutex_);
   ReadAvailable();  // its signs of life may lie unread
   const Deadline end = last_heard_.load() + limit;
   if (!failure_.ok()) return Deadline::max();
   const auto silence = now - last_heard_.load();
+  // Half of the time is left for a new connection: the network may have dropped this one silently.
   if (silence > limit / 2 && now < end) Break("nothing was heard for " + Seconds(silence));
   if (now < end) return end;
   MutexLock send(send_mutex_);
@@ -81,6 +85,8 @@ bool TcpLink::HasUnconfirmed() const {
 
 uint64_t TcpLink::BytesTaken() const {
   int unconfirmed = 0;
+  // What the peer's kernel has confirmed counts as progress even if the peer itself reads nothing
+  // for long.
   if (socket_ == nullptr || ::ioctl(socket_->get(), SIOCOUTQ, &unconfirmed) != 0) return 0;
   return bytes_written_ - std::min(bytes_written_, static_cast<uint64_t>(unconfirmed));
 }
@@ -88,6 +94,7 @@ uint64_t TcpLink::BytesTaken() const {
 bool TcpLink::IsStalled(Deadline now) {
   const uint64_t taken = BytesTaken();
   const bool has_acknowledged = queue_.first() != progress_.first;
+  // Both locks are held: the state below belongs to the sending half.
   if (has_acknowledged) progress_.stalls = progress_.deaf_stalls = 0;
   if (!HasUnconfirmed() || has_acknowledged || taken > progress_.bytes_taken) {
     progress_.first = queue_.first();

@@ -25,8 +25,12 @@ constexpr size_t kBytesPerAck = 1 << 20;
 }  // namespace
 
 bool TcpLink::ReadAvailable() {
+  // receive_mutex_ is held by whoever calls; epoll, a spinning thread and the ticker may all be in
+  // here, one after another.
   if (socket_ == nullptr || is_paused_.load()) return false;
   staging_.resize(kStagingBytes);
+  // A pause leaves off between header and payload; the call that ends it has read nothing new, and
+  // still has something to report.
   const bool was_paused = read_state_ == ReadState::kBegin;
   bool is_drained = false;
   bool has_read = false;
@@ -49,9 +53,12 @@ bool TcpLink::ReadSocket(bool& is_drained) {
   size_t payload_left = 0;
   if (read_state_ == ReadState::kPayload) {
     payload_left = header_.payload_bytes - payload_done_;
+    // The kernel writes payload straight into the tensor; only what lies behind it goes through the
+    // staging buffer.
     parts[count++] = {PayloadEnd(), payload_left};
   }
   if (staged_begin_ > 0) {
+    // At most a part of a header remains, so this moves some bytes.
     std::memmove(staging_.data(), staging_.data() + staged_begin_, staged());
     staged_end_ = staged();
     staged_begin_ = 0;
@@ -74,6 +81,8 @@ bool TcpLink::ReadSocket(bool& is_drained) {
   }
   last_heard_.store(std::chrono::steady_clock::now(), std::memory_order_relaxed);
   const auto bytes = static_cast<size_t>(arrived);
+  // A short read means that the socket was empty, which spares the read that would say so. After a
+  // hang-up the next read must show the end.
   is_drained = bytes < room && !has_hung_up_;
   const size_t to_payload = std::min(bytes, payload_left);
   if (to_payload > 0) AddPayload({PayloadEnd(), to_payload});
@@ -83,6 +92,8 @@ bool TcpLink::ReadSocket(bool& is_drained) {
 
 std::byte* TcpLink::PayloadEnd() {
   if (!is_discarding_) return inbox_.destination() + payload_done_;
+  // The bytes of a frame that is not wanted still have to be read: the stream has no other way past
+  // them.
   scrap_.resize(kFramePayloadBytesMax);
   return scrap_.data() + payload_done_;
 }
@@ -118,10 +129,12 @@ bool TcpLink::TakeHeader() {
   if (!header.ok()) {
     counters_.frames_corrupt.fetch_add(1, std::memory_order_relaxed);
     ++corrupt_total_;
+    // A wrong header hides where the next frame begins, so only a new connection helps.
     Break(header.status().message());
     return false;
   }
   header_ = *header;
+  // Before staged_begin_ moves: the frame may belong to the engine that uses the connection next.
   if (header_.epoch != id_.epoch) return IsOfAnotherEpoch();
   staged_begin_ += kFrameHeaderBytes;
   if (header_.link != id_.index) {
@@ -129,6 +142,7 @@ bool TcpLink::TakeHeader() {
     return false;
   }
   const bool is_hello = header_.type == FrameType::kHello;
+  // Each connection begins with one hello, which says from which frame the other end goes on.
   if (is_hello ? was_greeted_ : !peer_answered_) {
     Break(is_hello ? "a second hello" : "a frame before the hello");
     return false;
@@ -142,6 +156,7 @@ bool TcpLink::TakeHeader() {
 bool TcpLink::HandleControl() {
   if (header_.type == FrameType::kAck) {
     connections_without_progress_ = 0;
+    // The answer waits until all that has arrived is read, and then counts for all of it.
     owes_ack_ = owes_ack_ || (header_.flags & kFrameAckNow) != 0;
     return ApplyAck();
   }
@@ -153,6 +168,7 @@ bool TcpLink::HandleControl() {
   {
     MutexLock send(send_mutex_);
     const uint64_t from = header_.type == FrameType::kNack ? header_.sequence : header_.ack;
+    // The number came from the network: what lies before it has been freed.
     if (from < queue_.first() || from > queue_.end()) {
       defect = "asked for frame " + std::to_string(from) + ", have " +
                std::to_string(queue_.first()) + " to " + std::to_string(queue_.end());
@@ -174,6 +190,7 @@ bool TcpLink::HandleControl() {
                  false);
       return false;
     }
+    // A frame may be half written now, so the writing half rewinds when it begins the next one.
     must_rewind_ = header_.sequence;
   }
   Flush();
@@ -191,6 +208,7 @@ void TcpLink::OnHello() {
 }
 
 void TcpLink::OnAnswer() {
+  // Numbered frames may go out from here on: the peer has said what it has.
   peer_answered_ = true;
   if (was_ready_) counters_.connections_restored.fetch_add(1, std::memory_order_relaxed);
   was_ready_ = true;
@@ -201,6 +219,8 @@ void TcpLink::OnAnswer() {
 
 // Takes what the peer has confirmed out of the queue.
 bool TcpLink::ApplyAck() {
+  // Most frames confirm nothing new, and need no lock for it. last_ack_ belongs to the receiving
+  // half.
   if (header_.ack <= last_ack_ && header_.type != FrameType::kHello) return true;
   std::vector<std::shared_ptr<Transfer>> finished;
   bool is_valid;
@@ -216,6 +236,7 @@ bool TcpLink::ApplyAck() {
     return false;
   }
   if (header_.ack > last_ack_) connections_without_progress_ = 0;
+  // A hello may confirm less than what was confirmed before, which is valid and changes nothing.
   last_ack_ = std::max(last_ack_, header_.ack);
   return true;
 }
@@ -241,11 +262,14 @@ bool TcpLink::IsWaitedFor() {
 // Decides where the payload of a numbered frame goes.
 bool TcpLink::BeginFrame() {
   const uint64_t expected = expected_.load(std::memory_order_relaxed);
+  // The peer sends again from the frame that was corrupt, or from where a connection broke; copies
+  // of what is here already are dropped.
   is_discarding_ = header_.sequence < expected || awaits_resend_;
   if (header_.sequence == expected) is_discarding_ = awaits_resend_ = false;
   payload_done_ = 0;
   payload_crc_ = 0;
   if (!is_discarding_) {
+    // A gap cannot happen on one connection, so the two ends disagree, and a new hello settles it.
     if (header_.sequence != expected) {
       Break("frame " + std::to_string(header_.sequence) + " instead of " +
             std::to_string(expected));
@@ -256,6 +280,8 @@ bool TcpLink::BeginFrame() {
       Break("a frame that does not continue its message");
       return false;
     }
+    // The flag is set before the second look, as Send and Wait look at it after they have said what
+    // they want: one of the two sees the other.
     if (MustPause()) {
       is_paused_.store(true);
       if (MustPause()) {
@@ -263,6 +289,8 @@ bool TcpLink::BeginFrame() {
       }
       is_paused_.store(false);  // a send or a wait began in between
     }
+    // Memory for messages that no operation asks for is bounded, or ranks that call different
+    // collectives would fill the host.
     if (inbox_.unexpected_bytes() > options_.unexpected_bytes_hard) {
       MutexLock send(send_mutex_);
       FailLocked(
@@ -285,6 +313,7 @@ bool TcpLink::FinishFrame() {
   if (header_.is_checked() && payload_crc_ != header_.payload_crc) return OnCorruptFrame();
   corrupt_copies_ = 0;
   connections_without_progress_ = 0;
+  // Only now is the frame accepted: its checksum holds, so it is never asked for again.
   expected_.store(header_.sequence + 1);
   bytes_since_ack_ += header_.payload_bytes;
   ++frames_since_ack_;
@@ -305,6 +334,8 @@ bool TcpLink::FinishFrame() {
 bool TcpLink::OnCorruptFrame() {
   counters_.frames_corrupt.fetch_add(1, std::memory_order_relaxed);
   ++corrupt_total_;
+  // The bytes may lie in the tensor already; the copy that comes again overwrites them, and no
+  // operation is finished before.
   inbox_.Rollback();
   if (++corrupt_copies_ >= options_.frame_attempts_max) {
     MutexLock send(send_mutex_);
@@ -313,6 +344,8 @@ bool TcpLink::OnCorruptFrame() {
                false);
     return false;
   }
+  // Frames behind this one are dropped until it comes again: they must not be delivered out of
+  // order.
   awaits_resend_ = true;
   owes_nack_ = true;
   return true;
@@ -322,7 +355,11 @@ bool TcpLink::OnGoodbye() {
   expected_.store(header_.sequence + 1);
   owes_ack_ = true;
   read_state_ = ReadState::kHeader;
+  // The peer waits for this acknowledgement before it closes, so it goes out before the link fails
+  // here.
   AnswerPeer();
+  // Set before the failure: a thread that sees the link fail asks next whether the peer has left in
+  // good order.
   has_left_.store(true);
   MutexLock send(send_mutex_);
   FailLocked(PeerLost(id_.peer, PeerText() + ": it closed its transport while this rank still "

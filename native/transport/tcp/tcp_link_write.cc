@@ -11,6 +11,8 @@
 namespace rabit {
 
 void TcpLink::Flush() {
+  // send_mutex_ is held. The socket takes what it takes without blocking; epoll says when there is
+  // room for more.
   if (socket_ == nullptr || has_write_error_.load() || !WriteLeftover()) return;
   for (;;) {
     if (!writing_.is_active && !StartFrame()) break;
@@ -29,8 +31,10 @@ void TcpLink::AskFor(const Transfer& transfer) {
 // Control frames come first: they are short, and the peer waits for them.
 bool TcpLink::StartFrame() {
   if (StartControl()) return true;
+  // The peer's hello says which frames it has: before it, this end does not know what to send.
   if (!peer_answered_) return false;
   if (must_rewind_) {
+    // No frame is half written here, so the numbers on the connection stay in order.
     queue_.Rewind(*must_rewind_);
     must_rewind_.reset();
   }
@@ -44,6 +48,8 @@ bool TcpLink::StartControl() {
   FrameHeader header;
   header.link = static_cast<uint8_t>(id_.index);
   header.epoch = id_.epoch;
+  // Written by the receiving half under its own lock; a number that is a little old confirms less,
+  // and nothing wrong.
   header.ack = expected_.load();
   if (owes_hello_) {
     owes_hello_ = false;
@@ -70,7 +76,9 @@ bool TcpLink::StartControl() {
 }
 
 void TcpLink::StartNumbered(OutFrame& frame) {
+  // Statistics show links that lose frames before anything fails.
   if (frame.times_written > 0) counters_.frames_resent.fetch_add(1, std::memory_order_relaxed);
+  // The frame may have been written on another connection, which checked differently.
   frame.header.flags &= static_cast<uint8_t>(~kFrameUnchecked);
   if (!checks_payload_) {
     frame.header.flags |= kFrameUnchecked;
@@ -86,11 +94,14 @@ void TcpLink::StartNumbered(OutFrame& frame) {
   writing_.is_active = true;
   writing_.is_control = false;
   writing_.sequence = frame.header.sequence;
+  // The sizes are copied, because an acknowledgement may take the frame out of the queue only after
+  // it was written in full (ApplyAck).
   writing_.payload_bytes = frame.header.payload_bytes;
   writing_.done = 0;
   writing_.fault = FrameFault::kNone;
   writing_.altered.clear();
   EncodeFrameHeader(frame.header, writing_.header);
+  // Tests alone set a tap.
   if (options_.tap) ApplyFault(frame);
 }
 
@@ -131,6 +142,8 @@ bool TcpLink::WriteSome() {
     const ssize_t written = ::sendmsg(socket_->get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (written >= 0) {
       writing_.done += static_cast<size_t>(written);
+      // Control frames do not count: a heartbeat on a connection whose data are stuck would look
+      // like progress.
       if (!writing_.is_control) bytes_written_ += static_cast<uint64_t>(written);
       return true;
     }
@@ -146,6 +159,7 @@ bool TcpLink::WriteSome() {
 void TcpLink::FinishWriting() {
   writing_.is_active = false;
   if (writing_.is_control) return;
+  // A message that was copied is finished for its caller as soon as it is written.
   if (std::shared_ptr<Transfer> transfer = queue_.Written()) {
     FinishSend(*transfer, Status());
     stream_.Notify();
@@ -153,6 +167,7 @@ void TcpLink::FinishWriting() {
 }
 
 void TcpLink::FinishSend(Transfer& transfer, Status status) {
+  // A cancelled send was subtracted when it was cancelled.
   if (!transfer.is_detached) sends_in_flight_.fetch_sub(1);
   if (transfer.is_send && status.ok()) {
     if (transfer.part.begin == 0) counters_.messages_sent.fetch_add(1, std::memory_order_relaxed);

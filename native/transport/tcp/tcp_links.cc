@@ -46,6 +46,7 @@ TcpLinks::TcpLinks(const ConnectContext& context, const TcpOptions& options, Pla
   for (const int peer : plan_.peers) {
     for (int index = 0; index < static_cast<int>(plan_.stream_of_link.size()); ++index) {
       const Stripe stripe{index % stripes, stripes, options_.stripe_bytes_min};
+      // All links exist from here to the end, so that threads may use them without a lock.
       links_[static_cast<size_t>(peer)].push_back(std::make_unique<TcpLink>(
           TcpLink::Id{rank_, peer, index, stripe, static_cast<uint32_t>(epoch_),
                       keeper_ != nullptr},
@@ -57,6 +58,8 @@ TcpLinks::TcpLinks(const ConnectContext& context, const TcpOptions& options, Pla
 TcpLinks::~TcpLinks() { StopConnecting(); }
 
 void TcpLinks::StopConnecting() {
+  // The handler is removed first: it may run now, and Attach links that are about to go.
+  // RemoveHandler waits for it.
   if (is_connecting_) listener_.RemoveHandler(plan_.purpose);
   is_connecting_ = false;
   redialer_.Stop();
@@ -78,6 +81,8 @@ Status TcpLinks::Connect(const ConnectContext& context) {
     }
     addresses_[static_cast<size_t>(peer)] = *std::move(address);
   }
+  // From here on the listener's thread may call Accept while this one dials; links take care of
+  // both.
   listener_.SetHandler(plan_.purpose, [this](AuthenticatedPeer peer) { Accept(std::move(peer)); });
   is_connecting_ = true;
   AttachKept();
@@ -85,6 +90,7 @@ Status TcpLinks::Connect(const ConnectContext& context) {
   std::vector<TcpLink*> missing;
   for (auto lower = std::lower_bound(plan_.peers.begin(), plan_.peers.end(), rank_);
        lower != plan_.peers.begin();) {
+    // Of two ranks the higher one dials, so that the two do not connect to each other twice.
     for (const auto& link : links_[static_cast<size_t>(*--lower)]) {
       if (!link->is_connected()) missing.push_back(link.get());
     }
@@ -131,6 +137,7 @@ void TcpLinks::Retire() {
   const Status why = Aborted("rank " + std::to_string(rank_) + " has closed its transport");
   for (const int peer : plan_.peers) {
     for (const auto& link : links_[static_cast<size_t>(peer)]) {
+      // The pool owns the connection from now on, and the next engine goes on with it.
       auto kept = link->Retire(why);
       if (kept) keeper_->Keep(plan_.purpose, members_.Of(peer), link->index(), *std::move(kept));
     }
@@ -154,6 +161,7 @@ TransportCounters TcpLinks::counters() const {
 void TcpLinks::Accept(AuthenticatedPeer peer) {
   const int rank = members_.RankOf(peer.greeting.rank);
   const auto links = With(rank);
+  // The greeting is authenticated, but the rank that sent it may have other settings.
   if (peer.greeting.stream < 0 || static_cast<size_t>(peer.greeting.stream) >= links.size()) return;
   TcpLink& link = *links[static_cast<size_t>(peer.greeting.stream)];
   if (rank > rank_) return link.Attach(std::move(peer.fd));
@@ -166,6 +174,8 @@ Status TcpLinks::WaitUntilReady(const ConnectContext& context) {
     {
       MutexLock lock(mutex_);
       if (std::all_of(plan_.peers.begin(), plan_.peers.end(), is_ready)) return Status();
+      // The first failure of any peer ends the start: waiting longer for the others would only hide
+      // the cause.
       for (const auto& [peer, why] : failures_) return why;
       const Deadline next = std::min(context.deadline, After(kStartLookInterval));
       if (!connected_.WaitUntil(mutex_, next) &&
@@ -204,6 +214,7 @@ void TcpLinks::Abort(const Status& why) {
     is_aborted_ = true;
   }
   for (const auto& links : links_) {
+    // Without mutex_: a link takes its own locks and calls back here, where mutex_ is taken.
     for (const auto& link : links) link->Abort(why);
   }
 }
@@ -212,6 +223,8 @@ void TcpLinks::OnBroken(int peer, int index) {
   TcpLink& link = *links_[static_cast<size_t>(peer)][static_cast<size_t>(index)];
   {
     MutexLock lock(mutex_);
+    // The link is locked here; mutex_ is the innermost lock and is never held while a link is
+    // called.
     broken_.insert(&link);
   }
   redialer_.Request(link);
@@ -229,6 +242,7 @@ void TcpLinks::OnFailed(int peer, const Status& why) {
 }
 
 void TcpLinks::OnConnected() {
+  // Only the last hello of the start wakes the thread that waits for all of them.
   if (hellos_.fetch_add(1) + 1 < plan_.peers.size() * plan_.stream_of_link.size()) return;
   MutexLock lock(mutex_);
   connected_.NotifyAll();
@@ -243,6 +257,7 @@ Deadline TcpLinks::Tick(Deadline now) {
   std::vector<TcpLink*> broken;
   {
     MutexLock lock(mutex_);
+    // A failure of one link of a peer is a failure of all of them: the rank is lost.
     failures = failures_;
     broken.assign(broken_.begin(), broken_.end());
     broken_.clear();  // before the look, so that a link that breaks meanwhile is not forgotten
@@ -280,6 +295,7 @@ Deadline TcpLinks::Beat(Deadline now) {
       link.ReadNow();
       link.Beat();
     }
+    // This process itself was stopped or got no core: the silence of its peers says nothing.
     if (!heartbeat_.IsSteady(now)) {
       link.set_last_heard(now);
     } else if (link.is_ready() || link.outage_deadline()) {

@@ -78,6 +78,8 @@ void TcpStream::Wait(const std::atomic<bool>& is_done, Member& nearest, bool may
                      Deadline deadline) {
   while (!is_done.load(std::memory_order_acquire)) {
     if (std::chrono::steady_clock::now() >= deadline) return;
+    // One thread reads for all that wait; the others sleep on the condition, or several would wake
+    // for each byte.
     if (!BecomePoller(is_done, deadline)) continue;
     Poll(is_done, nearest, may_spin, deadline);
     StopPolling();
@@ -95,6 +97,7 @@ bool TcpStream::BecomePoller(const std::atomic<bool>& is_done, Deadline deadline
     if (!is_in_time) return false;
   }
   is_polling_ = true;
+  // Notify is often called by the poller itself, which needs no wake.
   poller_ = std::this_thread::get_id();
   return true;
 }
@@ -122,6 +125,8 @@ void TcpStream::Poll(const std::atomic<bool>& is_done, Member& nearest, bool may
 }
 
 bool TcpStream::Sleep(const std::atomic<bool>& is_done, Deadline deadline) {
+  // This store and the look at is_done stand against the store of is_done and the look at
+  // is_sleeping_ in Notify: one of the two threads sees the other.
   is_sleeping_.store(true, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   // What is done before this is seen here; what is done after it ends the sleep through Notify.
@@ -141,6 +146,8 @@ bool TcpStream::SleepAndServe(Deadline deadline) {
 }
 
 void TcpStream::StopPolling() {
+  // The I/O thread leaves the stream alone for some more time: a caller that waited once often
+  // waits again soon.
   Touch();
   MutexLock lock(mutex_);
   is_polling_ = false;
@@ -188,6 +195,7 @@ Deadline TcpStream::OnTick(Deadline now) {
     if (is_polling_) return now + kHandover;
     const Deadline handover = touched_.load(std::memory_order_relaxed) + kHandover;
     if (now < handover) return handover;
+    // ServeReady runs without the mutex: it calls members, which notify.
     loop = loop_;
   }
   ServeReady(0);

@@ -130,6 +130,7 @@ void TcpTransport::GiveBack() {
   if (links_ == nullptr) return;
   links_->StopConnecting();
   if (loop_ != nullptr) loop_->Stop();
+  // After the loop has stopped, so that no thread reads from a connection that the pool has taken.
   links_->Retire();
 }
 
@@ -150,6 +151,7 @@ TcpTransport::~TcpTransport() {
     }
   }
   for (const auto& [link, goodbye] : goodbyes) (void)link->Wait(*goodbye, deadline);
+  // The loop serves the links until the last goodbye is answered.
   if (loop_ != nullptr) loop_->Stop();
   links_.reset();  // before the streams
 }
