@@ -90,6 +90,7 @@ class EpollListener final : public Listener {
   void SetHandler(std::string_view purpose, Handler handler) override {
     MutexLock lock(mutex_);
     handlers_.insert_or_assign(std::string(purpose), std::make_shared<Handler>(std::move(handler)));
+    // A peer for this purpose may be parked already, and only the thread hands it over.
     poller_.Wake();
   }
 
@@ -97,6 +98,8 @@ class EpollListener final : public Listener {
     MutexLock lock(mutex_);
     handlers_.erase(std::string(purpose));
     if (std::this_thread::get_id() == thread_.get_id()) return;
+    // The handler must not run after this, since it refers to an object that is about to go; from
+    // within the handler itself there is nothing to wait for.
     while (running_ == purpose) handler_ended_.WaitUntil(mutex_, After(std::chrono::seconds(1)));
   }
 
@@ -149,6 +152,7 @@ void EpollListener::Run() {
         Serve(event.key);
       }
     }
+    // Once in each round: strangers have a deadline that no event reports.
     DropOverdue();
     HandOver();
   }
@@ -180,6 +184,7 @@ void EpollListener::Accept() {
       }
       return;
     }
+    // Any process may connect, so the number of those that have proved nothing is bounded.
     if (strangers_.size() >= strangers_max_) MakeRoom();
     Stranger& stranger = strangers_.emplace_back();
     stranger.fd = std::move(fd);
@@ -229,6 +234,8 @@ bool EpollListener::Advance(Stranger& stranger) {
         return false;
       }
     }
+    // Nothing that the hello claims is used before the proof: the reply depends on the secret
+    // alone.
     if (stranger.filled == kHelloBytes && !AnswerHello(stranger)) return false;
     if (stranger.filled < stranger.input.size()) continue;
     if (!EqualInConstantTime(ConstBytes(stranger.input).subspan(kHelloBytes),
@@ -236,6 +243,8 @@ bool EpollListener::Advance(Stranger& stranger) {
       Refuse(stranger.fd.get(), "it does not hold this job's secret");
       return false;
     }
+    // From here on the connection belongs to the owner of its purpose, with whatever lies unread in
+    // it.
     poller_.Remove(stranger.fd.get());
     if (parked_.size() >= kParkedMax) parked_.pop_front();
     parked_.push_back({std::move(stranger.fd), std::move(stranger.claimed)});
@@ -270,6 +279,7 @@ bool EpollListener::AnswerHello(Stranger& stranger) {
                                   ", this process to epoch " + std::to_string(epoch));
     return false;
   }
+  // The nonce of the reply is in the proof, so a recorded one is worth nothing.
   stranger.expected_proof = MakeProof(secret_, hello, reply);
   return true;
 }
@@ -328,6 +338,7 @@ void EpollListener::HandOver() {
     }
     AuthenticatedPeer peer = std::move(parked_[i]);
     parked_.erase(parked_.begin() + static_cast<std::ptrdiff_t>(i));
+    // Without the lock, which the handler takes if it removes itself.
     (*handler)(std::move(peer));
     MutexLock lock(mutex_);
     running_.clear();

@@ -25,6 +25,7 @@ Result<StoreResponse> Exchange(int fd, ConstBytes request, Deadline deadline) {
   std::byte length_bytes[kStoreLengthBytes];
   RABIT_RETURN_IF_ERROR(ReadFull(fd, length_bytes, deadline));
   const uint32_t length = LoadLittle<uint32_t>(length_bytes);
+  // The server is authenticated, but a defect of it must not make this process allocate gigabytes.
   if (length > kStoreFrameBytesMax) {
     return Internal("its answer claims " + std::to_string(length) + " bytes");
   }
@@ -39,6 +40,7 @@ Result<std::unique_ptr<TcpStore>> TcpStore::Connect(std::string_view address, co
                                                     int32_t rank, Deadline deadline) {
   std::unique_ptr<TcpStore> store(new TcpStore(address, secret, rank));
   RABIT_ASSIGN_OR_RETURN(UniqueFd fd, store->TakeConnection(deadline));
+  // The connection of the handshake serves the first question.
   store->KeepConnection(std::move(fd));
   return store;
 }
@@ -77,6 +79,7 @@ Status TcpStore::LeaveWill(std::string_view key, std::string_view value, Deadlin
   request.op = StoreOp::kWill;
   request.key = key;
   request.value = value;
+  // A connection of its own: its end is what makes the will come true.
   RABIT_ASSIGN_OR_RETURN(UniqueFd fd, DialServer(deadline));
   RABIT_ASSIGN_OR_RETURN(const StoreResponse response,
                          Exchange(fd.get(), EncodeStoreRequest(request), deadline));
@@ -110,6 +113,8 @@ Result<Versioned> TcpStore::WatchUnless(std::string_view unless, std::string_vie
   request.version = seen;
   request.wait_ms = WaitMs(deadline);
   const Deadline answer_deadline =
+      // The server keeps the deadline; the grace is for its answer to arrive, so that a timeout
+      // comes from there and says what was missing.
       std::max(deadline, std::chrono::steady_clock::now()) + kWatchGrace;
   RABIT_ASSIGN_OR_RETURN(StoreResponse response, Ask(request, answer_deadline));
   return Versioned{response.version, std::move(response.text)};
@@ -134,6 +139,7 @@ Result<StoreResponse> TcpStore::Ask(const StoreRequest& request, Deadline deadli
 Result<UniqueFd> TcpStore::TakeConnection(Deadline deadline) {
   {
     MutexLock lock(mutex_);
+    // Several threads ask at once, and a watch blocks its connection: each takes one for itself.
     if (!idle_.empty()) {
       UniqueFd fd = std::move(idle_.back());
       idle_.pop_back();
@@ -168,6 +174,7 @@ Result<UniqueFd> TcpStore::DialServer(Deadline deadline) {
 
 void TcpStore::KeepConnection(UniqueFd fd) {
   MutexLock lock(mutex_);
+  // The others are closed: with thousands of ranks their files are what the server runs out of.
   if (idle_.size() < kIdleMax) idle_.push_back(std::move(fd));
 }
 

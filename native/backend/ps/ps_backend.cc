@@ -81,10 +81,12 @@ Status PsBackend::TellServer(int server, const Group& group) {
 Status PsBackend::AddGroup(const Group& group) {
   RABIT_RETURN_IF_ERROR(FailureSoFar());
   // Nothing of a group of one is pushed.
+  // Servers know the world from their start; one rank describes other groups for all.
   if (endpoints_->rank() != 0 || group.size() == 1 || group.id == kWorld) return Status();
   for (int server = 0; server < static_cast<int>(servers_.size()); ++server) {
     if (holders_.has_lost(server)) continue;
     const Status told = TellServer(server, group);
+    // With replicas the place goes on elsewhere, and the next push to it finds out where.
     if (holders_.can_lose() && IsLossOf(told, places_.workers + server)) {
       holders_.Lose(server, told);
       continue;
@@ -97,6 +99,7 @@ Status PsBackend::AddGroup(const Group& group) {
 void PsBackend::RemoveGroup(const Group& group) {
   for (Lane& lane : lanes_) {
     MutexLock lock(lane.mutex);
+    // Engine thread; no lane runs anything of this group any more.
     lane.pushes.erase(group.id);
   }
   while (!ends_.empty() && ends_.front().sent->Wait(Deadline{}).code() != Code::kTimedOut) {
@@ -110,6 +113,8 @@ void PsBackend::RemoveGroup(const Group& group) {
   for (int stream = 0; stream < streams_.sums; ++stream) {
     header.tag = MakeTag(stream, 0);
     for (int server = 0; server < static_cast<int>(servers_.size()); ++server) {
+      // The message refers to its header until it is sent, and this call must not wait for that:
+      // both are kept until a later call.
       End& end = ends_.emplace_back(End{Encode(header), std::nullopt});
       end.sent.emplace(endpoints_->Send(places_.workers + server,
                                         PlaceTag(stream, group.id, PlaceStep::kHeader, server),
@@ -134,6 +139,7 @@ Operation PsBackend::Allreduce(const LaneContext& lane, const TensorView& in_out
     ApplyEpilogue(lane.epilogue, in_out.dtype, static_cast<std::byte*>(in_out.data), in_out.count);
     return Status();
   }
+  // The thread of the lane alone uses what is in here; the lock of PushesOf is for the map.
   Pushes& pushes = PushesOf(lanes_[static_cast<size_t>(lane.lane)], lane.group);
   return Sum(lane, in_out, op == ReduceOp::kAverage ? ReduceOp::kSum : op, PushMode::kSum,
              pushes.placement.Place(in_out.count, in_out.dtype));
@@ -144,6 +150,7 @@ Operation PsBackend::Allreduce(const LaneContext& lane, const TensorView& in_out
 std::vector<EncodedSlice> PsBackend::DivideEncoded(const LaneContext& lane, int64_t bytes,
                                                    int64_t largest) {
   const int members = lane.group.size();
+  // Every rank must cut alike, so nothing of this may depend on the rank.
   const int64_t most = PsChunkBytesMax(members);
   if (adder_ == nullptr || !Check(lane).ok() || members == 1 || largest > most) return {};
   Pushes& pushes = PushesOf(lanes_[static_cast<size_t>(lane.lane)], lane.group);
@@ -241,6 +248,7 @@ std::vector<Slice> PsBackend::SlicesOf(PushMode mode, uint64_t key, const Tensor
   if (bytes < 2 * Placement::kSliceBytesMin) {
     return {{static_cast<int>(1 + key % servers), 0, view.count}};
   }
+  // Servers of one host share its link.
   std::vector<double> shares(1 + servers);
   double sum = 0;
   for (size_t server = 0; server < servers; ++server) {
@@ -271,6 +279,7 @@ Status PsBackend::Update(PushMode mode, uint64_t key, const TensorView& in_out, 
 
 Status PsBackend::Exchange(PushMode mode, uint64_t key, const TensorView& in_out,
                            Deadline deadline) {
+  // Updates share one stream and its tags, so they take turns; none of them waits for another rank.
   MutexLock lock(update_mutex_);
   RABIT_RETURN_IF_ERROR(update_failure_);
   const std::vector<int> me = {endpoints_->rank()};
@@ -293,6 +302,8 @@ Status PsBackend::Exchange(PushMode mode, uint64_t key, const TensorView& in_out
   PushPull run(args, SlicesOf(mode, key, in_out),
                [this](int server, const Status& status) { return Blame(server, status); });
   const Status status = run.Run();
+  // After an error the stream may hold half an exchange, and the next update would read it as its
+  // own. A refusal is a whole answer.
   if (status.code() != Code::kInvalidArgument) update_failure_ = status;
   return status;
 }
@@ -335,6 +346,7 @@ void PsBackend::Abort(Status why) {
     has_failed_.store(true, std::memory_order_release);
   }
   failed_.Notify();
+  // Last, and without the lock: it ends waits whose threads ask for the failure.
   endpoints_->Abort(std::move(why));
 }
 

@@ -76,6 +76,7 @@ PushPull::PushPull(const PushPullArgs& args, std::span<const Slice> slices, Blam
     }
   }
   const auto first = static_cast<size_t>(args.my_index) % std::max<size_t>(parts_.size(), 1);
+  // Each rank begins with another server, or all of them would send to the first one at once.
   std::rotate(parts_.begin(), parts_.begin() + static_cast<ptrdiff_t>(first), parts_.end());
 }
 
@@ -85,9 +86,12 @@ Status PushPull::Run() {
     RABIT_ASSIGN_OR_RETURN(pushed_, args_.scratch.Get(each * args_.members.size()));
   }
   RABIT_RETURN_IF_ERROR(MeetHolders());
+  // One header for all members: the server learns from it how long the chunks are.
   if (args_.my_index == 0) Announce();
   int64_t longest = mine_.has_value() ? mine_->chunks() : 0;
   for (const Part& part : parts_) longest = std::max(longest, part.chunks());
+  // A few chunks are under way at a time; finishing lags behind, so that links and servers stay
+  // busy.
   for (int64_t k = 0; k < longest + kFinishLag; ++k) {
     Expect(k);
     PushAndPull(k);
@@ -95,6 +99,8 @@ Status PushPull::Run() {
   }
   RABIT_RETURN_IF_ERROR(FinishAll());
   for (const Part& part : parts_) {
+    // Counted only when all of it has come: a server that takes over compares this number with its
+    // own.
     if (IsServer(part)) ++RouteOf(part).pushes;
   }
   return is_refused_ ? Refused() : Status();
@@ -157,6 +163,7 @@ Status PushPull::MoveOn(size_t i, const Status& why) {
   Part& part = parts_[i];
   const int64_t end = std::min(issued_, part.chunks());
   // Sums come in order, and those that have come count.
+  // Only what is known to have arrived is kept; the rest is asked for again.
   int64_t at = finished_;
   while (at < end && pulls_.Wait(SlotOf(at, i, parts_.size()), args_.deadline).ok()) ++at;
   headers_.Start(i, Status());
@@ -194,6 +201,7 @@ Result<PushPosition> PushPull::Resume(const Part& part, int64_t at) {
   RABIT_RETURN_IF_ERROR(asked.Wait(args_.deadline));
   RABIT_RETURN_IF_ERROR(answered.Wait(args_.deadline));
   const PushPosition from = DecodePushPosition(bytes);
+  // A copy that lags behind what this rank has would give it other sums than the other ranks.
   if (from != kNowhere && from >= mine) return from;
   return Status(
              Code::kPeerLost,
@@ -227,6 +235,7 @@ Status PushPull::Sum(int64_t k) {
   for (size_t i = 0; i < members; ++i) {
     const size_t slot = SlotOf(k, i, members);
     RABIT_RETURN_IF_ERROR(arriving_.Wait(slot, args_.deadline));
+    // The slot's last sum must have left before its memory gets the next chunk.
     RABIT_RETURN_IF_ERROR(leaving_.Wait(slot, args_.deadline));
     const bool is_mine = static_cast<int>(i) == args_.my_index;
     inputs_[i] = is_mine ? sum.data() : Pushed(k, i, sum.size()).data();
@@ -239,6 +248,7 @@ Status PushPull::Sum(int64_t k) {
            args_.epilogue);
   }
   for (size_t turn = 1; turn < members; ++turn) {
+    // Beginning with the next rank spreads the load over the receivers.
     const size_t i = (static_cast<size_t>(args_.my_index) + turn) % members;
     leaving_.Start(SlotOf(k, i, members),
                    args_.endpoints.Send(args_.members[i], args_.tag + 1, sum));

@@ -26,9 +26,11 @@ void InboundLane::Post(RecvState& recv) {
 }
 
 void InboundLane::PostToStashed(RecvState& recv, std::list<Stashed>::iterator stashed) {
+  // The rest of a message that still arrives goes straight to the receive.
   const bool is_current = current_.is_stashed && current_.stashed == stashed;
   if (is_current) current_.is_stashed = false;
   if (!MatchesSize(recv, stashed->message_bytes)) {
+    // The sender waits for this before it may reuse its buffer, also if the sizes differ.
     if (stashed->offer != kNoOffer) Acknowledge(stashed->offer, false);
   } else if (stashed->is_broken) {
     recv.Finish(GaveUp(stashed->received, stashed->message_bytes));
@@ -52,6 +54,8 @@ void InboundLane::Cancel(RecvState& recv) {
   for (auto pull = pulls_.begin(); pull != pulls_.end(); ++pull) {
     if (pull->recv != &recv) continue;
     pull->recv = nullptr;
+    // A retry comes through the ring whether or not it is wanted: the pull stays, to count its
+    // bytes off.
     if (!pull->is_retry) {
       Acknowledge(pull->offer, false);
       pulls_.erase(pull);
@@ -72,6 +76,8 @@ Status InboundLane::Progress(bool& has_moved, uint64_t& finished) {
   const uint64_t start = bytes_consumed_;
   while (bytes_consumed_ - start < kProgressBytes) {
     const Slot& slot = memory_.slots[slots_consumed_ % kSlots];
+    // The stamp is written last, so a slot with the expected number is complete. Numbers never come
+    // again.
     if (slot.stamp.load(std::memory_order_seq_cst) != slots_consumed_ + 1) break;
     bool has_taken = false;
     RABIT_RETURN_IF_ERROR(TakeSlot(slot, has_taken, finished));
@@ -128,6 +134,8 @@ Status InboundLane::TakeChunk(const Slot& slot, bool& has_taken, uint64_t& finis
   const uint64_t left = current_.message_bytes - current_.received;
   const std::byte* from = ChunkData();
   if (slot.kind == SlotKind::kInline) {
+    // Lengths come from another process, and decide what is copied from where: each is checked
+    // against what is possible.
     if (slot.chunk_bytes > kInlineBytes || slot.chunk_bytes != left) {
       return Corrupt("inline length", slot.chunk_bytes);
     }
@@ -167,6 +175,8 @@ Result<bool> InboundLane::Begin(const Slot& slot, uint64_t& finished) {
       ++finished;
     }
   } else {
+    // While no receive is waiting the message stays in the ring: setting it aside would copy it
+    // twice.
     if (posted_.empty()) return false;
     if (stash_.size() >= kStashedMax || slot.message_bytes > kStashBytesMax - stash_bytes_) {
       return ResourceExhausted(
@@ -197,6 +207,7 @@ Status InboundLane::TakeOffer(const Slot& slot, bool& has_taken, uint64_t& finis
   RecvState* recv = TakePosted(slot.tag);
   if (recv == nullptr && posted_.empty()) return Status();
   has_taken = true;
+  // Both sides count offers, so the number is not in the slot.
   const uint64_t offer = next_offer_++;
   Consume(slot);
   if (recv == nullptr) {
@@ -296,6 +307,7 @@ void InboundLane::StartPull(RecvState& recv, uint64_t offer, uint64_t address) {
 }
 
 bool InboundLane::AdvancePull(Pull& pull, uint64_t& finished) {
+  // One piece at each look, so that other lanes and the deadline get their turn.
   const uint64_t bytes = std::min(pull.message_bytes - pull.received, kPullBytes);
   RecvState& recv = *pull.recv;
   // A reduction reads into the scratch: into its start each time, which stays in the cache.
@@ -334,6 +346,7 @@ bool InboundLane::AdvancePull(Pull& pull, uint64_t& finished) {
 void InboundLane::Acknowledge(uint64_t offer, bool is_unreadable) {
   memory_.acknowledged[offer % kOffers].store(2 * (offer + 1) + (is_unreadable ? 1 : 0),
                                               std::memory_order_seq_cst);
+  // The sender may sleep until its buffer is free.
   Ring(peer_bell_);
 }
 
@@ -367,6 +380,7 @@ Status InboundLane::CheckUnchanged(const Slot& slot) const {
 void InboundLane::Consume(const Slot& slot) {
   if (slot.kind == SlotKind::kData || slot.kind == SlotKind::kRetry) {
     bytes_consumed_ += Aligned(slot.chunk_bytes);
+    // After the bytes were copied: from here on the sender may overwrite them.
     memory_.reader->bytes_consumed.store(bytes_consumed_, std::memory_order_seq_cst);
   }
   ++slots_consumed_;

@@ -9,6 +9,7 @@
 
 namespace rabit {
 bool OutboundLane::TrySendNow(Tag tag, ConstBytes buffer) {
+  // Messages of one lane stay in order, so nothing overtakes the queue.
   if (!queue_.empty() || buffer.size() > options_.chunk_bytes ||
       buffer.size() >= options_.single_copy_min_bytes || !HasSlot()) {
     return false;
@@ -37,6 +38,8 @@ void OutboundLane::Cancel(SendState& send) {
   }
   for (auto item = queue_.begin(); item != queue_.end(); ++item) {
     if (item->send != &send) continue;
+    // A message that has begun cannot be taken back: the peer learns that it is broken, or it would
+    // wait for the rest.
     if (send.sent == 0 && item->offer == kNoOffer) {
       queue_.erase(item);
     } else {
@@ -59,6 +62,8 @@ bool OutboundLane::Push(bool until_full, uint64_t& finished) {
         queue_.front().send != nullptr && queue_.front().send->buffer.size() > options_.chunk_bytes;
     if (!PushFront(finished)) break;
     has_published = true;
+    // Two ranks that both send much must read in between, or both rings fill up and neither goes
+    // on.
     if (is_long && !until_full) break;
   }
   if (has_published) Ring(peer_bell_);
@@ -72,6 +77,7 @@ void OutboundLane::FailAll(const Status& why) {
   queue_.clear();
   for (; oldest_offer_ != next_offer_; ++oldest_offer_) {
     SendState*& send = offers_[oldest_offer_ % kOffers];
+    // The peer may be reading our memory at this moment, and checks this after it has read.
     memory_.revoked[oldest_offer_ % kOffers].exchange(oldest_offer_ + 1);
     if (send != nullptr) send->Finish(why);
     send = nullptr;
@@ -83,6 +89,8 @@ bool OutboundLane::HasSlot() {
   if (slots_used_ - slots_consumed_ < kSlots) return true;
   if (!wants_room_) {
     wants_room_ = true;
+    // Before the second look at what was consumed: either this look sees the room, or the reader
+    // sees the wish and rings.
     memory_.sender->wants_room.store(1, std::memory_order_seq_cst);
   }
   const uint64_t seen = memory_.reader->slots_consumed.load(std::memory_order_seq_cst);
@@ -100,6 +108,8 @@ uint64_t OutboundLane::FreeBytes(uint64_t wanted) {
     memory_.sender->wants_room.store(1, std::memory_order_seq_cst);
   }
   const uint64_t seen = memory_.reader->bytes_consumed.load(std::memory_order_seq_cst);
+  // As with slots: a number beyond what was written is a defect of the peer, and would let us
+  // overwrite unread data.
   if (seen > bytes_consumed_ && seen <= bytes_used_) bytes_consumed_ = seen;
   return memory_.ring_bytes - (bytes_used_ - bytes_consumed_);
 }
@@ -156,6 +166,7 @@ bool OutboundLane::PushFront(uint64_t& finished) {
 }
 
 bool OutboundLane::PushOffer(SendState& send) {
+  // The words of acknowledgements are a ring of their own; the oldest offer has to end first.
   if (next_offer_ - oldest_offer_ == kOffers) return false;
   offers_[next_offer_ % kOffers] = &send;
   is_open_[next_offer_ % kOffers] = true;
@@ -177,6 +188,8 @@ bool OutboundLane::PushChunk(SendState& send, uint64_t offer, Status& failure) {
   const uint64_t at = bytes_used_ % memory_.ring_bytes;
   const uint64_t chunk = std::min<uint64_t>(wanted, memory_.ring_bytes - at);
   if (FreeBytes(chunk) < Aligned(chunk)) return false;
+  // Pages are reserved as the ring is used for the first time: in a full /dev/shm a write would end
+  // the process by SIGBUS.
   failure = Reserve(at + chunk);
   if (!failure.ok()) return false;
   const ConstBytes from = send.buffer.subspan(send.sent, chunk);
@@ -219,6 +232,7 @@ bool OutboundLane::ReapOffers(uint64_t& finished) {
     const size_t index = offer % kOffers;
     if (!is_open_[index]) continue;
     const uint64_t seen = memory_.acknowledged[index].load(std::memory_order_seq_cst);
+    // The word may still hold the acknowledgement of the offer that used it before.
     if (seen / 2 != offer + 1) continue;
     is_open_[index] = false;
     has_moved = true;

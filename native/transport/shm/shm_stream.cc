@@ -77,6 +77,7 @@ Operation ShmStream::Send(int peer_index, Tag tag, ConstBytes buffer) {
   if (!peer.lost.ok()) return Operation(peer.lost);
   counters_.bytes_sent += buffer.size();
   ++counters_.messages_sent;
+  // Most messages fit into the ring at once, and need neither an allocation nor a place in a list.
   if (peer.outbound.TrySendNow(tag, buffer)) return Operation(Status());
   auto pending = std::make_unique<PendingSend>(*this, peer_index, tag, buffer);
   peer.outbound.Queue(pending->state);
@@ -90,6 +91,7 @@ Operation ShmStream::Recv(int peer_index, RecvState recv) {
   Peer& peer = peers_[peer_index];
   if (!peer.lost.ok()) return Operation(peer.lost);
   auto pending = std::make_unique<PendingRecv>(*this, peer_index, std::move(recv));
+  // The lane keeps a pointer into the operation, which is on the heap so that it does not move.
   peer.inbound.Post(pending->state);
   return Operation(std::move(pending));
 }
@@ -97,10 +99,12 @@ Operation ShmStream::Recv(int peer_index, RecvState recv) {
 void ShmStream::Abort(const Status& why) {
   {
     std::lock_guard lock(mutex_);
+    // The first cause stays.
     if (!aborted_.ok()) return;
     aborted_ = why;
     for (Peer& peer : peers_) FailPeer(peer, why);
   }
+  // Without the mutex, which the threads that wake up take first.
   RingAlways(bell_);
 }
 
@@ -121,6 +125,8 @@ Status ShmStream::Wait(const State& state, Deadline deadline, const char* verb, 
     bool has_moved = false;
     {
       std::lock_guard lock(mutex_);
+      // A thread that waits moves the messages of all operations of the stream: there is no other
+      // thread for them.
       has_moved = Advance(state);
       if (state.is_done) {
         spin.OnFound();
@@ -149,6 +155,8 @@ Status ShmStream::Wait(const State& state, Deadline deadline, const char* verb, 
       continue;
     }
 
+    // First the number of sleepers, then the sequence, then one more look: a peer that writes after
+    // the look sees the sleeper, and rings; what it wrote before is seen by the look.
     bell_.sleepers.fetch_add(1, std::memory_order_seq_cst);
     const uint32_t seen = bell_.sequence.load(std::memory_order_seq_cst);
     {
@@ -158,6 +166,7 @@ Status ShmStream::Wait(const State& state, Deadline deadline, const char* verb, 
     const Clock::time_point liveness_check = now + kLivenessInterval;
     if (!has_moved) SleepUntilRung(bell_, seen, std::min(deadline, liveness_check));
     bell_.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    // A process that was killed rings no bell.
     if (!has_moved && Clock::now() >= liveness_check) FindLostPeers();
   }
 }
@@ -192,6 +201,7 @@ void ShmStream::FindLostPeers() {
   std::lock_guard lock(mutex_);
   for (Peer& peer : peers_) {
     if (!peer.lost.ok() || (peer.outbound.is_idle() && peer.inbound.is_idle())) continue;
+    // Idle lanes are left alone: a peer that has ended its part may go.
     if (peer.process.IsAlive()) continue;
     // What it sent before it went is still in the ring.
     for (bool has_moved = true; has_moved && peer.lost.ok();) {
@@ -211,6 +221,7 @@ void ShmStream::FindLostPeers() {
 // Under the lock.
 void ShmStream::FailPeer(Peer& peer, const Status& why) {
   if (peer.lost.ok()) peer.lost = why;
+  // Every operation with this peer ends with the same cause; those with others go on.
   peer.outbound.FailAll(peer.lost);
   peer.inbound.FailAll(peer.lost);
   RingAlways(bell_);
