@@ -29,6 +29,8 @@ std::string UpperName(Kind kind) {
 
 void EngineCore::CarryOut(Agreement agreement, Deadline now) {
   services_.timeline.MarkCycle(agreement.cycle);
+  // Tunables and lost backends come first: the tensors of the same agreement are cut and routed by
+  // them, on every rank alike.
   if (agreement.tunables) {
     if (Status status = ApplyTunables(*agreement.tunables); !status.ok()) {
       services_.controller.Abandon(status);
@@ -50,6 +52,8 @@ void EngineCore::CarryOut(Agreement agreement, Deadline now) {
   if (negotiated_ > 0) services_.statistics.AddNegotiation(negotiated_, negotiation_ns_);
   negotiated_ = negotiation_ns_ = 0;
   if (agreement.last_joined >= 0) FinishJoin(agreement.last_joined);
+  // Credit is that of the agreement and never this rank's own count: ranks that know more would
+  // issue other buckets.
   std::vector<Bucket> buckets = services_.scheduler.Advance(*scheduled, agreement.buckets_done);
   wants_credit_ = services_.scheduler.backlog() > 0;
   output_.WantCredit(wants_credit_);
@@ -100,6 +104,7 @@ Status EngineCore::EndBackend(const BackendFailure& failure) {
   }
   graces_.erase(failure.backend);
   failed_backends_.push_back(failure);
+  // From this agreement on, and so from the same bucket on every rank.
   avoided_backends_ |= 1u << failure.backend;
   last_ready_ = ReadyTensors();  // what is the same as before may go elsewhere
   RABIT_RETURN_IF_ERROR(output_.EndBackend(failure));
@@ -114,6 +119,7 @@ Status EngineCore::EndBackend(const BackendFailure& failure) {
 
 void EngineCore::Reject(const Rejection& rejection) {
   std::shared_ptr<PendingRequest> pending = TakeOpen(rejection.token);
+  // Of a group without this rank, or this rank has refused it by itself.
   if (pending == nullptr) return;
   services_.statistics.AddRejected(1);
   pending->SetError(rejection.why);
@@ -146,6 +152,8 @@ Result<ScheduledTensors> EngineCore::Accept(const Agreement& agreement, int64_t 
     }
     AgreedTensor& agreed = accepted->tensors.emplace_back();
     agreed = {&tensor, TakeOpen(token), now_ns};
+    // This rank takes part for others; its engine thread must not leave the steps to callers that
+    // may not come.
     if (agreed.request == nullptr) serves_others_ = true;
     if (agreed.request != nullptr) NoteNegotiated(tensor, *agreed.request, now_ns);
     const int64_t count = is_repeated ? last_scheduled_[i].count : AgreedCount(tensor);
@@ -238,6 +246,8 @@ void EngineCore::Dispatch(Bucket bucket) {
   job.items.reserve(bucket.partitions.size());
   for (const Partition& partition : bucket.partitions) {
     InFlight* const entry = in_flight_.Find(partition.tensor);
+    // Slots are given out here and returned by the scheduler, both on this rank: anything else is a
+    // defect of ours.
     RABIT_CHECK(entry != nullptr, "a bucket holds a tensor that was never agreed");
     entry->left -= partition.count;
     entry->has_last = entry->has_last || partition.is_last;
@@ -247,6 +257,7 @@ void EngineCore::Dispatch(Bucket bucket) {
       // The core's hold becomes that of the last partition.
       job.items.push_back({partition, in_flight_.Take(partition.tensor).tensor});
     } else {
+      // Before the job goes to its lane, which may drop its hold at once.
       if (request != nullptr) request->AddHold();
       job.items.push_back({partition, entry->tensor});
     }
@@ -256,6 +267,7 @@ void EngineCore::Dispatch(Bucket bucket) {
   const int32_t lane_class = bucket.lane_class;
   job.bucket = std::move(bucket);
   job.hash = ContentHash(job);
+  // The chain is what ranks compare when something is stuck: one number for all buckets so far.
   chain_ = MixHash(chain_, job.hash);
   ++issued_[lane_class];
   // Ranks outside of the group may not know it yet, and have nothing to run.

@@ -28,6 +28,7 @@ void EngineCore::Submit(Requests batch) {
   for (std::shared_ptr<PendingRequest>& pending : batch) {
     const uint64_t version = pending->version;
     const bool carries = pending->request.is_waited_for && Carries(pending->request);
+    // The agreement answers with the token, so that no name is looked up on the way back.
     const int32_t token = open_.Add(std::move(pending));
     // What follows an entry stays behind it: after a join, nothing may be announced.
     if (!carries && next_.ready.empty() && services_.controller.Repeat(version, token)) {
@@ -59,6 +60,8 @@ void EngineCore::AnnounceInFull(int32_t token, bool carries) {
   if (carries) CopyInput(pending.request, entry.data);
   if (entry.signature.kind == Kind::kJoin) {
     entry.token = kNoToken;
+    // A join is agreed for all ranks at once and has no round of its own, so it has no token
+    // either.
     joins_.push_back(open_.Take(token));
   }
   next_.ready.push_back(std::move(entry));
@@ -97,6 +100,8 @@ void EngineCore::Announce(bool wants_stop, Deadline now) {
   }
   next_.doubts = stuck_watch_.Look(issued_, now);
   if (!HasNews(done)) return;
+  // Read once, above: the counts move while this runs, and what is announced must be what is
+  // remembered.
   next_.buckets_done = done;
   announced_done_ = done;
   has_announced_stop_ = next_.wants_stop;
@@ -114,6 +119,8 @@ void EngineCore::RemoveGroup(std::shared_ptr<const Group> group) {
 
 void EngineCore::ReleaseGroups(const BucketCounts& done) {
   std::erase_if(removed_groups_, [&](RemovedGroup& removed) {
+    // Nothing of the group is open any more, so its last bucket is among those that were issued up
+    // to now; when lanes are through with these, backends may drop it.
     if (!removed.last && !IsInUse(removed.group->id)) removed.last = issued_;
     if (!removed.last || !done.Covers(*removed.last)) return false;
     output_.RemoveGroup(removed.group);
@@ -136,6 +143,7 @@ bool EngineCore::HasNews(const BucketCounts& done) const {
   const bool has_progress = !announced_done_.Covers(done);
   const bool returns_credit = wants_credit_ && has_progress;
   const bool starts_stop = next_.wants_stop && !has_announced_stop_;
+  // Until all ranks have stopped, the counts of every bucket are news: rank 0 waits for them.
   const bool follows_stop = has_announced_stop_ && (services_.rank == 0 || has_progress);
   return !next_.ready.empty() || has_repeated_ || next_.tunables.has_value() || next_.doubts ||
          starts_stop || follows_stop || returns_credit;
@@ -151,6 +159,7 @@ void EngineCore::Process(Result<std::optional<Agreement>> agreement, Deadline no
   if (!agreement.ok()) return Fail(agreement.status());
   if (!agreement->has_value()) return;
   const bool is_stop = (*agreement)->stop;
+  // A stop is carried out first: its agreement may hold the last tensors.
   CarryOut(**std::move(agreement), now);
   if (!is_stop || !end_.ok()) return;
   end_ = Aborted("the engine of rank " + std::to_string(services_.rank) +
@@ -164,6 +173,8 @@ void EngineCore::GiveUp(const ForcedEnd& end) {
 
 void EngineCore::Watch(const std::vector<Suspicion>& suspicions, Deadline now) {
   for (const Suspicion& each : suspicions) {
+    // The first suspicion of a scope counts. The verdict of rank 0 mostly comes within the grace,
+    // and names the rank that failed rather than the neighbour that noticed.
     graces_.try_emplace(each.scope, Grace{each.why, now + kSuspicionGrace});
   }
   for (auto& [scope, grace] : graces_) {
@@ -199,12 +210,15 @@ void EngineCore::CheckStall(Deadline now) {
 }
 
 void EngineCore::Fail(const Status& why) {
+  // The loop sees it after this step, and ends lanes and backends; nothing is torn down here, in
+  // the middle of a step.
   end_ = why;
   has_failed_ = true;
 }
 
 void EngineCore::FinishOpen(const Status& why) {
   next_.ready.clear();
+  // Callers are notified after the step, when the mutex is free: a callback may submit again.
   Requests open = std::exchange(joins_, {});
   const auto add = [&open](const std::shared_ptr<PendingRequest>& pending) {
     if (pending != nullptr) open.push_back(pending);

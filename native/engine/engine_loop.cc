@@ -15,6 +15,8 @@ EngineLoop::EngineLoop(std::shared_ptr<EngineState> state)
 
 void EngineLoop::Run() {
   ::pthread_setname_np(::pthread_self(), "rabit-engine");
+  // The holder does the steps: this thread, or a caller that waits (Drive). Everything of the core
+  // is under it.
   step_mutex_.Lock();
   const EngineParts& parts = state_->parts;
   for (int32_t i = 0; i < parts.all_lanes(); ++i) {
@@ -22,11 +24,14 @@ void EngineLoop::Run() {
     lanes_.push_back(std::make_unique<Lane>(state_, name));
   }
   is_running_ = true;
+  // The mutex is held even while the step sleeps in Await; a caller that wants the steps wakes this
+  // thread first.
   while (is_running_ && Step(kSteadyClock.Now(), Deadline::max())) {
     const bool parks = CanPark();
     if (!parks && completed_.empty()) continue;
     const Requests completed = std::exchange(completed_, {});
     step_mutex_.Unlock();
+    // Without the mutex: callbacks are the program's, and may call the engine.
     Notify(completed);
     if (parks) Park();
     step_mutex_.Lock();
@@ -42,11 +47,13 @@ void EngineLoop::Run() {
 
 void EngineLoop::End() {
   MutexLock lock(step_mutex_);
+  // No command is accepted after this, so none is forgotten.
   commands_.Close();
   RunCommands();  // whoever waits for one sees the verdict
   for (auto& lane : lanes_) lane->Close();
   const Deadline deadline = After(kLanesEndWithin);
   for (auto& lane : lanes_) {
+    // A lane may be in a call of a library that never returns; the process goes on without it.
     if (!lane->Join(deadline)) state_->logger.Error("a lane does not end; it is left behind");
   }
   last_json_ = MakeJson(core_);
@@ -65,6 +72,7 @@ Status EngineLoop::EndBackend(const BackendFailure& failure) {
     if (state_->ScopeOf(static_cast<int32_t>(i)) != failure.backend) continue;
     is_found = true;
     is_alone = state_->failure.SettleBackend(failure.backend, failure.why) && is_alone;
+    // After the verdict is settled, so that a lane whose call ends now finds the cause.
     state_->parts.backends[i]->Abort(failure.why);
   }
   if (is_found && is_alone) return Status();
@@ -102,6 +110,7 @@ bool EngineLoop::CanPark() const {
 }
 
 bool EngineLoop::Step(Deadline now, Deadline deadline) {
+  // Before anything is read: a wake that comes during the step makes the next one.
   state_->needs_step.store(false);
   // Read before the queues: what comes before a stop is announced before it.
   const bool wants_stop = state_->wants_stop.load();
@@ -115,6 +124,7 @@ bool EngineLoop::Step(Deadline now, Deadline deadline) {
     Deadline until = std::min(core_.NextDeadline(now), deadline);
     const bool naps = now < nap_end_ && driven_ == nullptr && state_->submissions.StartNap();
     if (naps) until = std::min(until, nap_end_);
+    // The only place where a step sleeps.
     auto agreement = state_->parts.controller->Await(until);
     if (naps && state_->submissions.EndNap()) state_->needs_step.store(true);
     const Deadline then = kSteadyClock.Now();
@@ -137,6 +147,7 @@ void EngineLoop::FinishCore() {
     state_->failure.Settle(why);
     for (auto& backend : state_->parts.backends) backend->Abort(why);
   }
+  // What came before the queue closed still gets its error from FinishOpen.
   core_.Submit(state_->submissions.TakeAll());
   core_.FinishOpen(why);
 }
@@ -156,6 +167,7 @@ bool EngineLoop::TellAndWait(Command command, Deadline deadline) {
     WakeSignal finished;
     std::atomic<bool> is_done{false};
   };
+  // The caller may give up before the command has run, and takes its stack with it.
   auto call = std::make_shared<Call>();
   const bool is_taken = Tell([call, command = std::move(command)](EngineCore& core) {
     command(core);
@@ -168,6 +180,7 @@ bool EngineLoop::TellAndWait(Command command, Deadline deadline) {
 void EngineLoop::ForceStop(const ForcedEnd& end) {
   {
     MutexLock lock(force_mutex_);
+    // Any thread, at any time; the step looks at it.
     if (forced_.why.ok()) forced_ = end;
   }
   state_->Wake();

@@ -9,16 +9,20 @@ void FailureBoard::Suspect(FailureScope scope, const Status& suspicion) {
     if (backend.suspicion.ok()) backend.suspicion = suspicion;
     has_news_.store(true, std::memory_order_release);
   }
+  // Outside the lock: the engine thread takes it as soon as it is awake.
   wake_();
 }
 
 Status FailureBoard::Resolve(FailureScope scope, const Status& suspicion, Deadline deadline) {
   if (const Status settled = verdict_on(scope); !settled.ok()) return settled;
+  // What a lane sees is a suspicion: the rank that closed its connection may itself have lost
+  // another one. It waits for the verdict of all ranks.
   Suspect(scope, suspicion);
   MutexLock lock(mutex_);
   while (VerdictOn(scope).ok() && settled_.WaitUntil(mutex_, deadline)) {
   }
   const Status verdict = VerdictOn(scope);
+  // No verdict in time, as when rank 0 itself is lost: then the suspicion is the best there is.
   return verdict.ok() ? suspicion : verdict;
 }
 
@@ -35,6 +39,7 @@ std::vector<Suspicion> FailureBoard::suspicions() const {
 
 void FailureBoard::Settle(const Status& verdict) {
   MutexLock lock(mutex_);
+  // The first verdict stays; all callers see the same.
   if (!verdict_.ok()) return;
   verdict_ = verdict;
   has_verdict_.store(true, std::memory_order_release);
@@ -48,6 +53,8 @@ bool FailureBoard::SettleBackend(FailureScope scope, const Status& verdict) {
   if (backend.verdict.ok()) backend.verdict = verdict;
   has_news_.store(true, std::memory_order_release);
   settled_.NotifyAll();
+  // An operation that went on by another backend cannot be taken back: then the failure is one of
+  // the engine.
   return backend.outlived == 0;
 }
 

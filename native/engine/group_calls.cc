@@ -7,6 +7,7 @@ namespace rabit {
 
 Result<GroupId> GroupCalls::Add(std::span<const int> ranks, Deadline deadline) {
   RABIT_ASSIGN_OR_RETURN(std::vector<int> mine, state_->groups.Normalize(ranks));
+  // Groups are added one after another: their names carry a number that all ranks count alike.
   MutexLock lock(mutex_);
   if (pending_) {
     // The other ranks have counted it, so it comes first here as well.
@@ -31,6 +32,8 @@ Status GroupCalls::Begin(std::vector<int> mine) {
   request.input = TensorView{message->data(), count, DType::kInt32, {}};
   Handle handle;
   RABIT_RETURN_IF_ERROR(engine_.Submit(std::span(&request, 1), std::span(&handle, 1)));
+  // Counted as soon as it is submitted, since the other ranks may finish it even if this one gives
+  // up waiting.
   ++calls_;
   pending_ = Pending{std::move(mine), std::move(message), handle, nullptr, std::thread()};
   return Status();
@@ -68,6 +71,8 @@ Status GroupCalls::Agree(Deadline deadline) {
     pending_.reset();
     return status;
   }
+  // Shared with the thread below, which may go on after this call has given up, and even after this
+  // object has gone.
   const auto definition = std::make_shared<Definition>();
   definition->group = state_->groups.Add(pending_->ranks);
   pending_->definition = definition;
@@ -96,6 +101,7 @@ void GroupCalls::Define(EngineState& state, EngineLoop& loop, Definition& defini
 Status GroupCalls::TakeIntoBackends(EngineState& state, const Group& group) {
   for (size_t i = 0; i < state.parts.backends.size(); ++i) {
     const FailureScope scope = state.ScopeOf(static_cast<int32_t>(i));
+    // A backend that has failed needs no groups; the others go on.
     if (!state.failure.verdict_on(scope).ok()) continue;
     const Status added = state.parts.backends[i]->AddGroup(group);
     if (added.ok()) continue;
@@ -166,6 +172,8 @@ Result<Handle> GroupCalls::BeginRemoval(GroupId group) {
   request.signature.kind = Kind::kBarrier;
   Handle handle;
   RABIT_RETURN_IF_ERROR(engine_.Submit(std::span(&request, 1), std::span(&handle, 1)));
+  // A later call waits for the same barrier: a second one would have no partner on ranks that are
+  // through.
   removals_[group] = handle;
   return handle;
 }

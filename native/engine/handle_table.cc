@@ -42,6 +42,8 @@ Result<std::vector<std::shared_ptr<PendingRequest>>> HandleTable::Open(std::span
   opened.reserve(requests.size());
   for (size_t i = 0; i < requests.size(); ++i) {
     const Handle handle{next_handle_.fetch_add(1, std::memory_order_relaxed)};
+    // Handles are given out in order and never again, so a released one cannot mean another
+    // request.
     opened.push_back(
         std::make_shared<PendingRequest>(handle, std::move(requests[i]), *named[i], spin_, now_ns));
     Shard& shard = ShardOf(handle);
@@ -69,6 +71,7 @@ Result<std::vector<NamedTensor*>> HandleTable::OpenNames(std::span<const Request
   for (const Request& request : requests) {
     NamedTensor& named = names_[KeyOf(request)];
     if (named.is_open) {
+      // All or none: the caller gets one error and may submit all of them again.
       for (NamedTensor* each : opened) each->is_open = false;
       open_names_ -= opened.size();
       return InvalidArgument(std::string(Name(request.signature.kind)) + " '" + request.name +
@@ -76,6 +79,7 @@ Result<std::vector<NamedTensor*>> HandleTable::OpenNames(std::span<const Request
                              ": a request of this name is still in flight: names tell tensors "
                              "apart; wait for its handle first, or use another name");
     }
+    // The version stands for name and signature: what has seen it before need not compare them.
     if (named.version == 0 || named.signature != request.signature) {
       named.signature = request.signature;
       named.version = ++last_version_;
@@ -97,6 +101,7 @@ void HandleTable::CloseName(const PendingRequest& request) {
   MutexLock lock(names_mutex_);
   --open_names_;
   if (IsNumbered(request.request.name)) {
+    // Numbered names do not come again.
     names_.erase(KeyOf(request.request));
   } else {
     request.named.is_open = false;
@@ -128,12 +133,15 @@ bool HandleTable::DropQuietly(const std::shared_ptr<PendingRequest>& request,
   if (event != nullptr) request->Arrive(*event);
   const bool is_last_launch = event == nullptr && request->DropUnlaunched();
   if (is_last_launch) CloseName(*request);
+  // Each partition holds the request; the thread that drops the last hold finishes it, whichever
+  // lane that is.
   if (!request->DropHold()) {
     if (is_last_launch) request->Launch();  // devices do the rest
     return false;
   }
   if (log_.is_active()) Log(*request);
   request->Finish();
+  // After Finish: WaitAny reads the number before it looks, so it misses none.
   finished_.fetch_add(1, std::memory_order_release);
   any_finished_.Notify();
   return request->request.completion.notify != nullptr;

@@ -66,12 +66,17 @@ Status OrderedCalls::Run(const OrderedCall& call, Deadline deadline) {
   if (state_.failure.has_verdict()) return state_.failure.verdict();
   RABIT_ASSIGN_OR_RETURN(const std::shared_ptr<const Group> group, state_.groups.Find(call.group));
   RABIT_RETURN_IF_ERROR(Check(call, *group));
+  // One ordered call at a time for each engine: they share one stream, on which only their order
+  // tells calls apart.
   MutexLock lock(mutex_);
   const uint64_t number = ++calls_made_[call.group];
+  // The hash is a part of the tag: ranks that make different calls find no partner, and the
+  // comparison of running work names the difference.
   const uint64_t hash = ContentHash(call, number);
   const LaneContext lane{lane_, MakeTag(lane_, CheckedSequence(number, hash)), deadline, *group,
                          Waiter::kCaller};
   state_.running.Enter(lane_, {call.group, number, hash, {}}, [&] { return Values(call); });
+  // The engine thread watches ordered calls only once there has been one.
   if (!state_.has_ordered.exchange(true)) state_.Wake();
   const int64_t begin_ns = state_.log.is_active() ? NowNs() : 0;
   const Result<Route> route = routes_.Of(WorkOf(call), LoadOf(call, *group), *group);
@@ -128,6 +133,7 @@ Status OrderedCalls::Allreduce(const OrderedCall& call, Backend& backend, const 
   const TensorView& out = call.output;
   if (out.count == 0) return Status();
   auto* const data = static_cast<std::byte*>(out.data);
+  // The exchange works in the output; the input stays as it is.
   CopyScaled(out.dtype, static_cast<const std::byte*>(call.input.data), data, out.count,
              call.prescale);
   Epilogue left = EpilogueOf(call.op, out.dtype, lane.group.size(), call.postscale);
