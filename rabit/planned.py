@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ def follow_plan(engine: Engine, wanted: str, host: str) -> None:
         document = _probed(engine, hosts)
     else:
         document, hosts = _read(engine, wanted, host)
+    document = _sized(document, engine)
     engine.set_plan(table_of(document, hosts, f"the plan {wanted}"))
     engine.reports["plan"] = {
         **engine.reports.get("plan", {}),
@@ -57,6 +59,14 @@ def host_name(host_key: str) -> str:
 def hosts_of(engine: Engine, host: str) -> list[str]:
     """The host of each rank; collective."""
     return [each["host"] for each in _exchange(engine, {"host": host})]
+
+
+def _sized(document: PlanDocument, engine: Engine) -> PlanDocument:
+    """The plan with chunks as the links want them that the ranks have measured together when they started."""
+    link = engine.statistics()["backend_details"].get("builtin", {}).get("link", {})
+    if not link.get("is_measured"):
+        return document
+    return replace(document, pipeline_bytes=int(link["bytes_per_us"] * link["latency_us"]))
 
 
 def _read(engine: Engine, path: str, host: str) -> tuple[PlanDocument, list[str]]:

@@ -16,10 +16,12 @@ from rabit.planner.inference import pairs_by_round, topology_from_rates
 
 __all__ = ["Probe", "probe"]
 
-_FIRST_BYTES = 128 << 10
+_FIRST_BYTES = 96 << 10
 _ROUND_S = 0.08
 _BYTES_MAX = 64 << 20
 _REPEATS = 2
+# A round that takes longer is not repeated: on slow links a busy moment makes less of a difference.
+_LONG_S = 0.15
 # Below this a longer message does not take longer: the network is not what limits it.
 _LONGER = 1.3
 _PINGS = 5
@@ -95,10 +97,12 @@ class _Prober:
             for pair, taken in first.items()
         }
         mine = next((sizes[p] for p in pairs if self._engine.rank in [self._speakers[h] for h in p]), 0)
-        taken = [self._slowest(pairs, self._exchange(partner, mine)) for _ in range(_REPEATS)]
+        taken: list[dict[tuple[int, int], float]] = []
+        while len(taken) < _REPEATS and (not taken or max(taken[0].values()) < _LONG_S):
+            taken.append(self._slowest(pairs, self._exchange(partner, mine)))
         rates = {}
         for pair, size in sizes.items():
-            best = min(each[pair] for each in taken)
+            best = min(seconds[pair] for seconds in taken)
             is_longer = best > _LONGER * first[pair]
             seconds, sent = (best - first[pair], size - _FIRST_BYTES) if is_longer else (best, size)
             rates[pair] = sent * 8e-6 / seconds
