@@ -121,7 +121,7 @@ class NetworkSettings(Settings, group="network"):
         "Backend mpi: longer messages are cut into pieces of this size.",
         kind="bytes",
         is_equal=True,
-        flag="--mpi-message-bytes",
+        level="hidden",
         minimum=64,
         maximum=(1 << 31) - 1,
         unit="bytes",

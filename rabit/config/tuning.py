@@ -134,7 +134,6 @@ class TuningSettings(Settings, group="tuning"):
         "the ranks probe the network when they start, for some seconds; off: none. See docs/howto/uneven_network.md.",
         is_equal=True,
         flag="--plan",
-        level="basic",
     )
     link_model: str = setting(
         "measured",

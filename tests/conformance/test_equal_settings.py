@@ -73,6 +73,7 @@ def another_value(each: Setting, seed: random.Random):
         return {
             "allreduce_algorithm": "ring",
             "autotune_knobs": "lanes",
+            "plan": "auto",
             "backend": "builtin,mpi",
             "checkpoint": "folder",
             "route": "alltoall:builtin",
