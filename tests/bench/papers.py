@@ -55,6 +55,43 @@ def shown(rate: Fraction) -> str:
     return f"{float(rate):.2f}"
 
 
+# --- annotations ----------------------------------------------------------------------------------------------------
+
+
+def two_layers(x: Any, w1: Any, w2: Any) -> dict[str, Any]:
+    """A forward and a backward pass; the loss is half the sum of squares of y."""
+    hidden = np.maximum(x @ w1, 0)
+    y = hidden @ w2
+    back = (y @ w2.T) * (hidden > 0)
+    return {"y": y, "dw1": x.T @ back, "dw2": hidden.T @ y}
+
+
+@case()
+def annotations(o: Any) -> None:
+    """Two layers on a mesh of 2 x 2 ranks: what is inferred from a few annotations, and the bytes of the collectives.
+
+    It computes and sends nothing; tests/conformance/test_annotated_programs.py runs such plans on ranks.
+    """
+    from rabit.sharding import Annotation, Mesh, complete, trace
+
+    rows_, columns, stored = Annotation(("data", None)), Annotation((None, "model")), Annotation(store=("data", None))
+    choices = {
+        "x: (data, -)": {"x": rows_},
+        "x: (data, -), w1: (-, model)": {"x": rows_, "w1": columns},
+        "x: (data, -), weights and gradients stored (data, -)": {
+            "x": rows_, "w1": stored, "w2": stored, "dw1": stored, "dw2": stored,
+        },
+        "x, w1, w2: (data, -)": {"x": rows_, "w1": rows_, "w2": rows_},
+    }  # fmt: skip
+    program = trace(two_layers, (8, 4), (4, 16), (16, 4))
+    found = []
+    for said, annotated in choices.items():
+        plan = complete(program, Mesh({"data": 2, "model": 2}), annotated)
+        kinds = ", ".join(f"{step.kind} {step.bytes}" for move in plan.moves for step in move.steps if step.bytes)
+        found.append([said, str(plan.spec("w2")), str(plan.spec("maximum")), kinds, plan.bytes])
+    table(["annotations", "w2", "activations", "collectives, bytes", "bytes per rank"], found)
+
+
 # --- svm ------------------------------------------------------------------------------------------------------------
 
 
