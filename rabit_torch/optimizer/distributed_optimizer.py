@@ -343,7 +343,8 @@ def DistributedOptimizer(
         backward pass's gradients at once and keeps this rank's part (stage 2), "parameters" also divides the
         parameters of `model`, which are gathered when its modules run (stage 3). The result is a
         rabit_torch.sharding.ShardedOptimizer; of the other arguments it takes named_parameters,
-        backward_passes_per_step and process_set. None: RABIT_SHARD, or not.
+        backward_passes_per_step, process_set, and overlap="backward" or, in stages 1 and 2, "next-forward". Parameters
+        in 16 bits are updated in float32, of which each rank keeps its part. None: RABIT_SHARD, or not.
     model: with shard="parameters": the module whose parameters the optimizer has; rabit_torch.sharding.shard(model)
         before chooses what is gathered together.
 
@@ -433,6 +434,9 @@ def _sharded(
     given: Mapping[str, Any],
 ) -> Any:
     taken = {"shard", "model", "backward_passes_per_step", "process_set"}
+    crosses = given["overlap"] == "next-forward" and stage != "parameters"
+    if crosses or given["overlap"] == "backward":
+        taken.add("overlap")
     refused = set(_changed(given)) - taken
     if refused:
         raise InvalidArgument(
@@ -443,7 +447,7 @@ def _sharded(
     from rabit_torch.sharding.optimizer import shard_optimizer
 
     passes, process_set = given["backward_passes_per_step"], given["process_set"]
-    return shard_optimizer(optimizer, names, stage, passes, process_set, given["model"])
+    return shard_optimizer(optimizer, names, stage, passes, process_set, given["model"], crosses)
 
 
 def _adasum(

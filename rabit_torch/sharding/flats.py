@@ -3,23 +3,47 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from typing import Any
 
 import torch
 
 import rabit
-from rabit import Average, Kind, ProcessSet, Request
+from rabit import Average, Kind, ProcessSet, Request, TimedOut
 from rabit.framework import engine_for_work
 from rabit.sharding import Flat, FlatLayout, Interval
 from rabit_torch.ops.arguments import group_of
 from rabit_torch.ops.collected import allgather_async, reducescatter_async
 from rabit_torch.ops.collectives import broadcast_async_
+from rabit_torch.sharding.expected import arrived, expect
 from rabit_torch.tensors import view
 
-__all__ = ["FlatStorage", "PartStorage", "Storage", "flattened"]
+__all__ = ["Backlog", "FlatStorage", "PartStorage", "Storage", "flattened"]
 
+_BACKLOG_FLATS = 2
+_BACKLOG_SECONDS = 5.0
 # A gather is waited for; a scatter only frees memory.
 _GATHER_PRIORITY = 1
+
+
+class Backlog:
+    """Gradients on their way: a backward pass waits for an older flat, so that few are in memory.
+
+    It waits for seconds at most: a rank whose backward pass takes another way may send that flat at its end.
+    """
+
+    def __init__(self) -> None:
+        self._sent: deque[Any] = deque()
+
+    def add(self, handle: Any) -> None:
+        """A flat has been sent. Blocks while more than two are on their way."""
+        self._sent.append(handle)
+        while len(self._sent) > _BACKLOG_FLATS:
+            oldest = self._sent.popleft()
+            try:
+                oldest.wait(_BACKLOG_SECONDS)
+            except TimedOut:
+                return
 
 
 class Storage(ABC):
@@ -55,6 +79,7 @@ class Storage(ABC):
             for entry, owned, begin in layout.slices_of(flat, self._rank)
         }
         self.passes = passes
+        self.backlog: Backlog | None = None
         self.part: torch.Tensor | None = None  # of the averaged gradient: rows of this rank
         self._gradients: torch.Tensor | None = None
         self._arrived = [False] * len(parameters)
@@ -109,6 +134,10 @@ class Storage(ABC):
         found = handle.wait()
         self.part = found if self.part is None else self.part.add_(found)
 
+    @abstractmethod
+    def finish(self) -> None:
+        """Blocks until the values are those of the last step."""
+
     def forget(self) -> None:
         """The step is over."""
         self.wait()
@@ -130,7 +159,11 @@ class Storage(ABC):
         self._arrived = [False] * len(self._parameters)
         self._sent += 1
         name = f"{self._name}.scatter"
-        self._handle = reducescatter_async(gradients, name=name, op=Average, process_set=self.process_set)
+        self._handle = reducescatter_async(
+            gradients, name=name, op=Average, process_set=self.process_set
+        )
+        if self.backlog is not None:
+            self.backlog.add(self._handle)
 
     def _zeros(self) -> torch.Tensor:
         first = self._parameters[0]
@@ -151,15 +184,28 @@ class FlatStorage(Storage):
             view = self.view(self._values, place)
             view.copy_(parameter.detach())
             parameter.data = view
+        self._gather: Any = None
 
     def own(self) -> torch.Tensor:
         return self._values[self._rows.start : self._rows.start + self._rows.length]
 
-    def gather(self) -> Any:
-        """Starts to collect the updated values of all ranks; `finish` waits for them."""
-        return allgather_async(self.own(), name=f"{self._name}.gather", process_set=self.process_set)
+    def gather(self, crosses: bool) -> None:
+        """Starts to collect the updated values of all ranks; `finish` waits for them.
 
-    def finish(self, handle: Any) -> None:
+        crosses: the first read of a parameter does so, too.
+        """
+        name = f"{self._name}.gather"
+        self._gather = allgather_async(self.own(), name=name, process_set=self.process_set)
+        if crosses:
+            for parameter in self._parameters:
+                expect(parameter, self.finish)
+
+    def finish(self) -> None:
+        if self._gather is None:
+            return
+        handle, self._gather = self._gather, None
+        for parameter in self._parameters:
+            arrived(parameter)
         with torch.no_grad():
             self._values.copy_(handle.wait())
 
@@ -188,6 +234,9 @@ class PartStorage(Storage):
 
     def own(self) -> torch.Tensor:
         return self._own
+
+    def finish(self) -> None:
+        """Whole values are gathered by their unit."""
 
     def typed(self, memory: torch.Tensor) -> torch.Tensor:
         """`bytes` of uint8 as all values of the flat; shares memory."""

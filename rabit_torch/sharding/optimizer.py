@@ -15,7 +15,7 @@ import rabit
 from rabit import InvalidArgument, ProcessSet
 from rabit.sharding import Entry, FlatLayout, SquareSum
 from rabit_torch.sharding.divided import DividedGradient, divided_gradient
-from rabit_torch.sharding.flats import FlatStorage, Storage
+from rabit_torch.sharding.flats import Backlog, FlatStorage, Storage
 from rabit_torch.sharding.gathers import Gathers
 from rabit_torch.sharding.model import DividedModel, check_layouts, divided_model, shard
 from rabit_torch.sharding.probe import check_elementwise
@@ -45,6 +45,7 @@ class ShardedOptimizer:
     _rabit_frozen: list[tuple[str, torch.Tensor]]
     _rabit_passes: int
     _rabit_is_scattered: bool
+    _rabit_crosses: bool  # parameters are gathered in the next forward pass
     _rabit_is_synchronized: bool
     _rabit_adopts_order: bool
 
@@ -62,15 +63,27 @@ class ShardedOptimizer:
         divided = self._rabit_gathers
         if divided is not None:
             divided.drop(divided.units)
-        self._rabit_inner.step()
-        whole = [each for each in self._rabit_storages if isinstance(each, FlatStorage)]
-        gathers = [(storage, storage.gather()) for storage in whole]
+        with torch.no_grad():
+            for place in self._rabit_places:
+                place.refresh_master()
+            self._rabit_inner.step()
+            for place in self._rabit_places:
+                place.round_master()
+        # The backward pass reaches last what the forward pass reads first.
+        whole = [each for each in reversed(self._rabit_storages) if isinstance(each, FlatStorage)]
+        for storage in whole:
+            storage.gather(self._rabit_crosses)
         if divided is not None:
             divided.end_step(self._rabit_adopts_order)
-        for storage, handle in gathers:
-            storage.finish(handle)
         self._rabit_forget()
+        if not self._rabit_crosses:
+            self.flush()
         return loss
+
+    def flush(self) -> None:
+        """Blocks until the parameters have the values of the last step()."""
+        for storage in self._rabit_storages:
+            storage.finish()
 
     def synchronize(self) -> None:
         """Blocks until `part(p).grad` is this rank's slice of the averaged gradient of each parameter p.
@@ -79,6 +92,7 @@ class ShardedOptimizer:
         """
         if self._rabit_is_synchronized:
             return
+        self.flush()
         for name, parameter in self._rabit_frozen:
             if parameter.requires_grad:
                 raise InvalidArgument(
@@ -91,9 +105,9 @@ class ShardedOptimizer:
         for storage in self._rabit_storages:
             storage.wait()
         for place, is_used in zip(self._rabit_places, used, strict=True):
-            parameter, part = place.parameter, place.slice
+            parameter = place.parameter
             parameter.grad = divided_gradient(parameter, place.name) if is_used else None
-            part.grad = place.storage.gradient(place.place) if is_used else None
+            place.set_gradient(is_used)
         self._rabit_is_synchronized = True
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
@@ -147,6 +161,7 @@ class ShardedOptimizer:
         which Checkpoint saves once and a job of any size loads. whole: every rank gets whole tensors; blocks until
         every rank has called it.
         """
+        self.flush()
         return self._rabit_state.saved(whole)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -154,6 +169,7 @@ class ShardedOptimizer:
 
         Blocks if it holds parts, which the ranks exchange. Raises InvalidArgument for other names.
         """
+        self.flush()
         self._rabit_state.load(state_dict)
 
     def broadcast_options(self, root_rank: int) -> None:
@@ -247,6 +263,7 @@ def shard_optimizer(
     passes: int,
     process_set: ProcessSet,
     model: torch.nn.Module | None = None,
+    crosses: bool = False,
 ) -> Any:
     """What DistributedOptimizer returns for shard=... Blocks until every rank calls it."""
     _check_stage(stage, model)
@@ -255,7 +272,8 @@ def shard_optimizer(
     divided = None if model is None else _divided(model, trained, process_set)
     prefix = rabit.default_engine().next_name("sharded")
     is_scattered = stage != "optimizer"
-    places = _places(optimizer, trained, divided, process_set, prefix, passes if is_scattered else 1)
+    sent = passes if is_scattered else 1
+    places = _places(optimizer, trained, divided, process_set, prefix, sent, is_scattered)
     _put_slices(optimizer, places)
     kind = type(optimizer)
     wrapped: Any = type(kind.__name__, (ShardedOptimizer, kind), {"__module__": kind.__module__})
@@ -271,11 +289,13 @@ def shard_optimizer(
         _rabit_frozen=frozen,
         _rabit_passes=passes,
         _rabit_is_scattered=is_scattered,
+        _rabit_crosses=crosses,
         _rabit_is_synchronized=False,
         _rabit_adopts_order=False,
     )
     for place in places.values():
         _watch(result, place)
+    rabit.default_engine().before_close(result.flush)
     return result
 
 
@@ -333,6 +353,7 @@ def _places(
     process_set: ProcessSet,
     prefix: str,
     passes: int,
+    is_scattered: bool,
 ) -> dict[torch.Tensor, Place]:
     """Where each trained parameter lies, in the order of `trained`."""
     parts: dict[torch.Tensor, Any] = {}
@@ -343,12 +364,15 @@ def _places(
     check_layouts(layout, process_set, prefix)
     by_name = {name: each for each, name in rest.items()}
     where: dict[torch.Tensor, tuple[Storage, int]] = {}
+    backlog = Backlog()
     for flat in layout.flats:
         parameters = [by_name[entry.name] for entry in flat.entries]
         storage = FlatStorage(layout, flat, parameters, process_set, prefix, passes)
         where.update((each, (storage, place)) for place, each in enumerate(parameters))
+        storage.backlog = backlog if is_scattered else None
     for each, found in parts.items():
         found.storage.passes = passes
+        found.storage.backlog = backlog
         where[each] = found.storage, found.place
     group_of = {
         each: number

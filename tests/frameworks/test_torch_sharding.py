@@ -14,6 +14,7 @@ import rabit
 import rabit_torch
 from rabit.sharding import SquareSum
 from rabit.testing import run_ranks
+from rabit_torch import sharding
 
 STAGES = ["optimizer", "gradients"]
 OPTIMIZERS = {
@@ -407,6 +408,172 @@ def test_optimizers_of_single_elements_are_accepted(name):
     found = run_ranks(2, run)
 
     assert equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("shard", STAGES)
+def test_updates_that_arrive_in_the_next_forward_pass_have_the_bits(shard):
+    make = OPTIMIZERS["adamw, foreach"]
+    expected, _ = run_ranks(2, train(None, make), deterministic=True)[0]
+
+    def run(engine):
+        model = copy.deepcopy(MODEL)
+        optimizer = wrap(model, make, shard, overlap="next-forward")
+        for step in range(4):
+            optimizer.zero_grad()
+            backward(model, engine.rank, step, 0)
+            optimizer.step()
+            assert type(model[0].weight).__name__ == "ExpectedParameter"
+        # Each is a read.
+        copied, saved = copy.deepcopy(model), io.BytesIO()
+        torch.save(copied.state_dict(), saved)
+        assert type(model[0].weight) is torch.nn.Parameter
+        return {name: value.clone() for name, value in model.state_dict().items()}
+
+    for found in run_ranks(2, run, deterministic=True):
+        assert equal(found, expected)
+
+
+def test_a_step_waits_for_an_update_that_nothing_has_read():
+    def run(engine):
+        layer = torch.nn.Linear(64, 2, bias=False)
+        torch.nn.init.zeros_(layer.weight)
+        optimizer = wrap(layer, OPTIMIZERS["sgd"], "optimizer", overlap="next-forward")
+        for _ in range(2):
+            layer.weight.grad = None
+            layer(torch.ones(1, 64)).sum().backward()
+            optimizer.step()
+        optimizer.step()
+        return layer.weight.unique().tolist()
+
+    assert run_ranks(2, run) == [[pytest.approx(-0.2)]] * 2
+
+
+class Masters(torch.nn.Module):
+    """What sharding does with parameters in 16 bits, for whole tensors."""
+
+    def __init__(self, model, make):
+        super().__init__()
+        self.model = model
+        self.masters = [each.detach().float() for each in model.parameters()]
+        self.optimizer = make(self.masters)
+
+    def step(self):
+        for each, master in zip(self.model.parameters(), self.masters, strict=True):
+            whole = rabit_torch.allreduce(each.grad, name=None)
+            master.grad, each.grad = whole.float(), None
+        self.optimizer.step()
+        with torch.no_grad():
+            for each, master in zip(self.model.parameters(), self.masters, strict=True):
+                each.copy_(master)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw, foreach", "adamw, fused"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_parameters_in_16_bits_are_updated_in_32(size, name):
+    make = OPTIMIZERS[name]
+    base = copy.deepcopy(MODEL).to(torch.bfloat16)
+
+    def backward_16(model, *seed):
+        inputs, targets = batch(*seed)
+        found = model(inputs.bfloat16())
+        torch.nn.functional.mse_loss(found, targets.bfloat16()).backward()
+
+    def run(engine, shard):
+        model = copy.deepcopy(base)
+        if shard is None:
+            optimizer = Masters(model, make)
+        elif shard == "parameters":
+            inner = make(model.parameters())
+            sharding.shard(model, keep=0)
+            named = model.named_parameters()
+            optimizer = rabit_torch.DistributedOptimizer(inner, named, shard=shard, model=model)
+        else:
+            optimizer = wrap(model, make, shard)
+        for step in range(20):
+            backward_16(model, engine.rank, step)
+            optimizer.step()
+        if shard is None:
+            return list(model.parameters()), optimizer.masters
+        state = optimizer.state_dict(whole=True)["state"]
+        return [sharding.whole(each) for each in model.parameters()], [
+            state[each]["master"] for each, _ in model.named_parameters()
+        ]
+
+    values, masters = run_ranks(size, lambda engine: run(engine, None), deterministic=True)[0]
+    for shard in (*STAGES, "parameters"):
+        for found in run_ranks(size, lambda engine, s=shard: run(engine, s), deterministic=True):
+            assert all(torch.equal(a, b) for a, b in zip(found[0], values, strict=True))
+            assert all(torch.equal(a, b) for a, b in zip(found[1], masters, strict=True))
+
+
+def test_small_updates_of_parameters_in_16_bits_add_up_and_their_masters_are_saved(tmp_path):
+    def run(engine):
+        layer = torch.nn.Linear(64, 2, bias=False, dtype=torch.bfloat16)
+        torch.nn.init.ones_(layer.weight)
+        optimizer = wrap(layer, lambda each: torch.optim.SGD(each, lr=2**-10), "optimizer")
+        with rabit_torch.Checkpoint(tmp_path, model=layer, optimizer=optimizer) as saved:
+            if saved.restore() is None:
+                for _ in range(2):
+                    layer(torch.ones(1, 64, dtype=torch.bfloat16)).sum().backward()
+                    optimizer.step()
+                saved.save(step=2)
+        return optimizer.part(layer.weight).unique().tolist(), layer.weight.unique().tolist()
+
+    for _ in range(2):  # The second time from the file, where the rounded values are as at first.
+        assert run_ranks(2, run) == [([1 - 2**-9], [1.0])] * 2
+
+
+def test_values_that_are_loaded_into_parameters_in_16_bits_replace_their_masters():
+    def run(engine):
+        layer = torch.nn.Linear(64, 2, bias=False, dtype=torch.bfloat16)
+        optimizer = wrap(layer, OPTIMIZERS["sgd"], "gradients")
+        layer.load_state_dict({"weight": torch.full((2, 64), 3.0)})
+        layer(torch.ones(1, 64, dtype=torch.bfloat16)).sum().backward()
+        optimizer.step()
+        return optimizer.part(layer.weight).unique().tolist()
+
+    assert run_ranks(2, run) == [[pytest.approx(2.9)]] * 2
+
+
+def test_a_parameter_that_is_never_used_is_saved_without_a_state(tmp_path):
+    def run(engine):
+        model = OneOfTwo()
+        optimizer = wrap(model, torch.optim.AdamW, "optimizer")
+        with rabit_torch.Checkpoint(tmp_path, model=model, optimizer=optimizer) as saved:
+            if saved.restore() is None:
+                for uses_other in (True, False, False):
+                    model(uses_other).backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                saved.save(step=3)
+        state = optimizer.state_dict(whole=True)["state"]
+        return {name: float(own["step"]) if own else None for name, own in state.items()}
+
+    expected = {"used": 3.0, "other": 1.0, "never": None}
+    assert run_ranks(3, run) == [expected] * 3
+    assert run_ranks(2, run) == [expected] * 2
+
+
+def test_few_gradients_are_on_their_way_in_a_backward_pass(monkeypatch):
+    monkeypatch.setattr("rabit_torch.sharding.optimizer._FLAT_BYTES", 1)
+
+    def run(engine):
+        most = 0
+        model = torch.nn.Sequential(*(torch.nn.Linear(64, 64, bias=False) for _ in range(8)))
+        optimizer = wrap(model, OPTIMIZERS["sgd"], "gradients")
+        storages = optimizer._rabit_storages
+
+        def count(_):
+            nonlocal most
+            most = max(most, sum(bool(each._handle) and not each._handle.done() for each in storages))
+
+        for layer in model:
+            layer.weight.register_post_accumulate_grad_hook(count)
+        model(torch.ones(1, 64)).sum().backward()
+        optimizer.step()
+        return most
+
+    assert max(run_ranks(2, run)) <= 2
 
 
 def test_other_arguments_and_stages_are_refused():
