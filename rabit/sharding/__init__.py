@@ -13,10 +13,12 @@ from rabit.sharding.layout import Entry, Flat, FlatLayout, Interval, Move
 from rabit.sharding.memory import RankBytes, rank_bytes, wire_bytes
 from rabit.sharding.norm import SquareSum
 from rabit.sharding.state import ShardedState
+from rabit.sharding.tiers import DiskTier
 from rabit.sharding.updates import adamw, momentum, sgd
 
 __all__ = [
     "Annotation",
+    "DiskTier",
     "Entry",
     "Flat",
     "FlatLayout",

@@ -287,6 +287,7 @@ def DistributedOptimizer(
     staleness: int = 0,
     shard: Literal["optimizer", "gradients", "parameters"] | None = None,
     model: torch.nn.Module | None = None,
+    offload: str | None = None,
 ) -> Any:
     """Returns `optimizer` with its gradients reduced over all ranks of `process_set`.
 
@@ -348,13 +349,15 @@ def DistributedOptimizer(
     model: with shard="parameters": the module whose parameters the optimizer has; rabit_torch.sharding.shard(model)
         before chooses what is gathered together.
 
+    offload: with shard: "disk:PATH" keeps the optimizer's state, and what parameters in 16 bits have in float32, in
+        files of a folder of this host, some megabytes in memory at a time.
+
     Raises InvalidArgument for an optimizer that is wrapped already or is not one of torch, names that are missing
     or double, or arguments out of range.
     """
     given = dict(locals())
     refuse_wrapped(optimizer, _DistributedMixin)
-    resolved = reduce_op(op, None)
-    check_numbers(gradient_predivide_factor, staleness, resolved)
+    resolved = _checked_op(given)
     names = checked_names(optimizer, named_parameters)
     if (other := _of_another_kind(optimizer, names, given)) is not None:
         return other
@@ -409,6 +412,13 @@ def _changed(given: Mapping[str, Any]) -> list[str]:
     )
 
 
+def _checked_op(given: Mapping[str, Any]) -> Any:
+    """The reduction, which the numbers of the call fit."""
+    resolved = reduce_op(given["op"], None)
+    check_numbers(given["gradient_predivide_factor"], given["staleness"], resolved)
+    return resolved
+
+
 def _of_another_kind(
     optimizer: torch.optim.Optimizer, names: Mapping[torch.Tensor, str], given: Mapping[str, Any]
 ) -> Any:
@@ -420,10 +430,11 @@ def _of_another_kind(
 
         return make_asynchronous(optimizer, names, given["staleness"], _changed(given))
     stage = given["shard"] or config.shard
-    if given["model"] is not None and not stage:
-        raise InvalidArgument(
-            "model= is for shard='parameters', and shard is None. Add shard='parameters', or leave model out"
-        )
+    for name, word in (("model", "'parameters'"), ("offload", "'optimizer'")):
+        if given[name] is not None and not stage:
+            raise InvalidArgument(
+                f"{name}= is for shard={word}, and shard is None. Add shard={word}, or leave {name} out"
+            )
     return _sharded(optimizer, names, stage, given) if stage else None
 
 
@@ -433,7 +444,7 @@ def _sharded(
     stage: str,
     given: Mapping[str, Any],
 ) -> Any:
-    taken = {"shard", "model", "backward_passes_per_step", "process_set"}
+    taken = {"shard", "model", "offload", "backward_passes_per_step", "process_set"}
     crosses = given["overlap"] == "next-forward" and stage != "parameters"
     if crosses or given["overlap"] == "backward":
         taken.add("overlap")
@@ -447,7 +458,8 @@ def _sharded(
     from rabit_torch.sharding.optimizer import shard_optimizer
 
     passes, process_set = given["backward_passes_per_step"], given["process_set"]
-    return shard_optimizer(optimizer, names, stage, passes, process_set, given["model"], crosses)
+    model, offload = given["model"], given["offload"]
+    return shard_optimizer(optimizer, names, stage, passes, process_set, model, crosses, offload)
 
 
 def _adasum(

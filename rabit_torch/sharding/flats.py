@@ -13,9 +13,10 @@ from rabit import Average, Kind, ProcessSet, Request, TimedOut
 from rabit.framework import engine_for_work
 from rabit.sharding import Flat, FlatLayout, Interval
 from rabit_torch.ops.arguments import group_of
-from rabit_torch.ops.collected import allgather_async, reducescatter_async
+from rabit_torch.ops.collected import reducescatter_async
 from rabit_torch.ops.collectives import broadcast_async_
 from rabit_torch.sharding.expected import arrived, expect
+from rabit_torch.sharding.slots import SlotPool
 from rabit_torch.tensors import view
 
 __all__ = ["Backlog", "FlatStorage", "PartStorage", "Storage", "flattened"]
@@ -34,6 +35,7 @@ class Backlog:
 
     def __init__(self) -> None:
         self._sent: deque[Any] = deque()
+        self.memory = SlotPool()  # of whole gradients
 
     def add(self, handle: Any) -> None:
         """A flat has been sent. Blocks while more than two are on their way."""
@@ -106,7 +108,7 @@ class Storage(ABC):
     def take(self, place: int) -> None:
         """Copies `.grad` of a parameter, and sends the flat once it has those of all."""
         if self._gradients is None:
-            self._gradients = self._zeros()
+            self._gradients = self._zeros(self._memory)
         gradient = self._parameters[place].grad
         assert gradient is not None
         self.view(self._gradients, place).copy_(gradient)
@@ -123,7 +125,7 @@ class Storage(ABC):
         """Sends what has not been sent in this step; a parameter without a gradient counts as zeros."""
         while self._sent < self.passes:
             if self._gradients is None:
-                self._gradients = self._zeros()
+                self._gradients = self._zeros(self._memory)
             self._send()
 
     def wait(self) -> None:
@@ -151,6 +153,20 @@ class Storage(ABC):
         start = values.storage_offset() + self.flat.starts[place]
         return values.as_strided(entry.shape, self.strides[place], start)
 
+    def _start_gather(self, own: torch.Tensor, values: torch.Tensor) -> rabit.Handle:
+        """Collects the parts of all ranks in `values`; `own` may be in it."""
+        name = f"{self._name}.gather"
+        request = Request(
+            kind=Kind.ALLGATHER,
+            name=name,
+            input=view(own, name),
+            output=view(values, name),
+            group=group_of(self.process_set),
+            priority=_GATHER_PRIORITY,
+        )
+        (handle,) = engine_for_work().submit((request,))
+        return handle
+
     def _send(self) -> None:
         # One exchange of this name at a time; an earlier pass has had a backward pass of time.
         self.wait()
@@ -165,9 +181,20 @@ class Storage(ABC):
         if self.backlog is not None:
             self.backlog.add(self._handle)
 
-    def _zeros(self) -> torch.Tensor:
+    @property
+    def bytes(self) -> int:
+        """Of all values."""
+        return self._shape[0] * self._shape[1] * self._dtype.itemsize
+
+    def _zeros(self, memory: SlotPool | None = None) -> torch.Tensor:
         first = self._parameters[0]
-        return torch.zeros(self._shape, dtype=self._dtype, device=first.device)
+        if memory is None or not first.is_cpu or not self.bytes:
+            return torch.zeros(self._shape, dtype=self._dtype, device=first.device)
+        return memory.take(self.bytes).view(self._dtype).view(self._shape).zero_()
+
+    @property
+    def _memory(self) -> SlotPool | None:
+        return None if self.backlog is None else self.backlog.memory
 
     def _slice(self, part: torch.Tensor, place: int) -> torch.Tensor:
         begin, length = self._begins.get(place, (0, 0))
@@ -194,8 +221,7 @@ class FlatStorage(Storage):
 
         crosses: the first read of a parameter does so, too.
         """
-        name = f"{self._name}.gather"
-        self._gather = allgather_async(self.own(), name=name, process_set=self.process_set)
+        self._gather = self._start_gather(self.own(), self._values)
         if crosses:
             for parameter in self._parameters:
                 expect(parameter, self.finish)
@@ -206,8 +232,7 @@ class FlatStorage(Storage):
         handle, self._gather = self._gather, None
         for parameter in self._parameters:
             arrived(parameter)
-        with torch.no_grad():
-            self._values.copy_(handle.wait())
+        handle.wait()
 
 
 class PartStorage(Storage):
@@ -227,11 +252,6 @@ class PartStorage(Storage):
         rows = self._rows
         self._own = whole[rows.start : rows.start + rows.length].clone()
 
-    @property
-    def bytes(self) -> int:
-        """Of all values."""
-        return self._shape[0] * self._shape[1] * self._dtype.itemsize
-
     def own(self) -> torch.Tensor:
         return self._own
 
@@ -244,17 +264,7 @@ class PartStorage(Storage):
 
     def gather(self, values: torch.Tensor) -> rabit.Handle:
         """Starts to collect all values in `values`, as `typed` gives it."""
-        name = f"{self._name}.gather"
-        request = Request(
-            kind=Kind.ALLGATHER,
-            name=name,
-            input=view(self._own, name),
-            output=view(values, name),
-            group=group_of(self.process_set),
-            priority=_GATHER_PRIORITY,
-        )
-        (handle,) = engine_for_work().submit((request,))
-        return handle
+        return self._start_gather(self._own, values)
 
     def take_own(self, values: torch.Tensor) -> None:
         """Copies this rank's part from all values of the flat."""

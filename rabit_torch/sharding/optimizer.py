@@ -18,8 +18,11 @@ from rabit_torch.sharding.divided import DividedGradient, divided_gradient
 from rabit_torch.sharding.flats import Backlog, FlatStorage, Storage
 from rabit_torch.sharding.gathers import Gathers
 from rabit_torch.sharding.model import DividedModel, check_layouts, divided_model, shard
+from rabit_torch.sharding.offload import OffloadedStates, made_tier
 from rabit_torch.sharding.probe import check_elementwise
-from rabit_torch.sharding.state import DividedState, Place
+from rabit_torch.sharding.slots import give_back_pages
+from rabit_torch.sharding.state import DividedState
+from rabit_torch.sharding.states import MemoryStates, Place, States
 
 __all__ = ["ShardedOptimizer", "shard_optimizer"]
 
@@ -40,6 +43,7 @@ class ShardedOptimizer:
     _rabit_storages: list[Storage]
     _rabit_gathers: Gathers | None  # of a model whose parameters are divided
     _rabit_prefix: str
+    _rabit_states: States
     _rabit_state: DividedState
     _rabit_set: ProcessSet
     _rabit_frozen: list[tuple[str, torch.Tensor]]
@@ -48,6 +52,7 @@ class ShardedOptimizer:
     _rabit_crosses: bool  # parameters are gathered in the next forward pass
     _rabit_is_synchronized: bool
     _rabit_adopts_order: bool
+    _rabit_has_stepped: bool
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates this rank's slices with the averaged gradients, and gathers the parameters.
@@ -64,11 +69,7 @@ class ShardedOptimizer:
         if divided is not None:
             divided.drop(divided.units)
         with torch.no_grad():
-            for place in self._rabit_places:
-                place.refresh_master()
-            self._rabit_inner.step()
-            for place in self._rabit_places:
-                place.round_master()
+            self._rabit_states.step()
         # The backward pass reaches last what the forward pass reads first.
         whole = [each for each in reversed(self._rabit_storages) if isinstance(each, FlatStorage)]
         for storage in whole:
@@ -78,6 +79,9 @@ class ShardedOptimizer:
         self._rabit_forget()
         if not self._rabit_crosses:
             self.flush()
+        if not self._rabit_has_stepped:
+            self._rabit_has_stepped = True
+            give_back_pages()
         return loss
 
     def flush(self) -> None:
@@ -135,6 +139,10 @@ class ShardedOptimizer:
             for gradient in gradients:
                 gradient.mul_(factor)
         return torch.tensor(norm)
+
+    def _rabit_close(self) -> None:
+        self.flush()
+        self._rabit_states.close()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears the gradients, as torch's optimizers do."""
@@ -264,6 +272,7 @@ def shard_optimizer(
     process_set: ProcessSet,
     model: torch.nn.Module | None = None,
     crosses: bool = False,
+    offload: str | None = None,
 ) -> Any:
     """What DistributedOptimizer returns for shard=... Blocks until every rank calls it."""
     _check_stage(stage, model)
@@ -275,15 +284,20 @@ def shard_optimizer(
     sent = passes if is_scattered else 1
     places = _places(optimizer, trained, divided, process_set, prefix, sent, is_scattered)
     _put_slices(optimizer, places)
+    parts = list(places.values())
+    states: States = MemoryStates(optimizer, parts)
+    if offload is not None:
+        states = OffloadedStates(optimizer, parts, made_tier(offload, process_set))
     kind = type(optimizer)
     wrapped: Any = type(kind.__name__, (ShardedOptimizer, kind), {"__module__": kind.__module__})
     result = wrapped.__new__(wrapped)
     result.__dict__.update(
         _rabit_inner=optimizer,
-        _rabit_places=list(places.values()),
-        _rabit_storages=list({id(place.storage): place.storage for place in places.values()}.values()),
+        _rabit_places=parts,
+        _rabit_states=states,
+        _rabit_storages=list({id(place.storage): place.storage for place in parts}.values()),
         _rabit_gathers=None if divided is None else divided.gathers,
-        _rabit_state=DividedState(optimizer, list(places.values()), process_set, prefix),
+        _rabit_state=DividedState(optimizer, states, parts, process_set, prefix),
         _rabit_set=process_set,
         _rabit_prefix=prefix,
         _rabit_frozen=frozen,
@@ -292,10 +306,11 @@ def shard_optimizer(
         _rabit_crosses=crosses,
         _rabit_is_synchronized=False,
         _rabit_adopts_order=False,
+        _rabit_has_stepped=False,
     )
-    for place in places.values():
+    for place in parts:
         _watch(result, place)
-    rabit.default_engine().before_close(result.flush)
+    rabit.default_engine().before_close(result._rabit_close)
     return result
 
 

@@ -5,11 +5,12 @@ Reading 32 MiB into kept memory takes 5 ms, into memory that is allocated for it
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 
 import torch
 
-__all__ = ["SlotPool"]
+__all__ = ["SlotPool", "give_back_pages"]
 
 
 class SlotPool:
@@ -42,3 +43,10 @@ class SlotPool:
             if other is slot:
                 del self._free[place]
                 return
+
+
+def give_back_pages() -> None:
+    """Gives the system what the allocator holds and nothing uses: holes of whole models, once they are divided."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
+    if trim is not None:
+        trim(0)

@@ -1,0 +1,106 @@
+"""The state of an optimizer for this rank's slices of its parameters, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+from rabit.sharding import Interval
+from rabit_torch.sharding.flats import Storage
+
+__all__ = ["MASTER", "MemoryStates", "Place", "States", "refreshed"]
+
+MASTER = "master"  # of a parameter in 16 bits: its values in float32
+
+
+class Place:
+    """A trained parameter: where it lies, and this rank's slice of it.
+
+    A slice may be empty: the optimizer keeps counts for it as the owners do.
+    """
+
+    def __init__(
+        self, parameter: torch.Tensor, name: str, group: int, storage: Storage, place: int
+    ) -> None:
+        self.parameter = parameter
+        self.name = name
+        self.group = group  # of the optimizer
+        self.storage = storage
+        self.place = place
+        own = storage.elements(place)
+        # In 16 bits, small updates vanish: the optimizer has a copy in 32, which is rounded after each update.
+        self.has_master = own.dtype in (torch.bfloat16, torch.float16)
+        self.slice = torch.nn.Parameter(own.float() if self.has_master else own)
+        self.passes = 0  # of the backward pass in this step
+        self.is_used = False
+
+    def set_gradient(self, is_used: bool) -> None:
+        """Gives the slice its part of the averaged gradient; None for a parameter that no rank has used."""
+        gradient = self.storage.gradient(self.place) if is_used else None
+        if gradient is not None and self.has_master:
+            gradient = gradient.float()
+        self.slice.grad = gradient
+
+    @property
+    def interval(self) -> Interval:
+        """The elements of the slice."""
+        return self.storage.interval(self.place)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return self.storage.strides[self.place]
+
+
+class States(Protocol):
+    """Where the state lies. One thread at a time."""
+
+    def step(self) -> None:
+        """Steps the optimizer with the gradients of the slices."""
+
+    def get(self, place: Place) -> dict[str, Any]:
+        """The state of a slice, with its master if there is one."""
+
+    def set(self, place: Place, state: dict[str, Any]) -> None:
+        """Replaces it; without a master, the values of the parameter are taken."""
+
+    def close(self) -> None:
+        """Nothing is stepped from here on."""
+
+
+class MemoryStates:
+    """In memory: the optimizer's groups hold the slices of `places`, and its `state` is theirs."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, places: Sequence[Place]) -> None:
+        self._optimizer = optimizer
+        self._masters = [place for place in places if place.has_master]
+
+    def step(self) -> None:
+        for place in self._masters:
+            master = place.slice.data
+            master.copy_(refreshed(master, place.storage.elements(place.place)))
+        self._optimizer.step()
+        for place in self._masters:
+            place.storage.elements(place.place).copy_(place.slice.detach())
+
+    def get(self, place: Place) -> dict[str, Any]:
+        state = dict(self._optimizer.state.get(place.slice, {}))
+        return {**state, MASTER: place.slice.detach()} if place.has_master else state
+
+    def set(self, place: Place, state: dict[str, Any]) -> None:
+        own = dict(state)
+        master = own.pop(MASTER, None)
+        if place.has_master:
+            place.slice.data.copy_(place.storage.elements(place.place) if master is None else master)
+        self._optimizer.state.pop(place.slice, None)
+        if own:
+            self._optimizer.state[place.slice] = own
+
+    def close(self) -> None:
+        pass
+
+
+def refreshed(master: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """The master of a parameter, with what has been written into the parameter since the last update."""
+    return torch.where(master.to(values.dtype) == values, master, values.float())
