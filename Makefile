@@ -23,7 +23,7 @@ PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -
 .PHONY: help demo test test-full packages build-native build-bench test-native test-gpu simulate build-address build-thread \
   test-address test-thread test-sanitizers test-python test-python-short test-python-slow ready-mxnet test-mxnet ready-mpich test-mpich fuzz analyse flips \
   campaign-checkpoints campaign-elastic campaign-schedules campaign-servers \
-  campaign-stops campaign-alarms campaign-causes campaign-strategies campaign-links campaign-altered bench-recovery campaign-cost campaign-mixing campaign mutants wheel check check-lint check-types check-rules format \
+  campaign-stops campaign-alarms campaign-causes campaign-doctor campaign-strategies campaign-links campaign-altered bench-recovery campaign-cost campaign-mixing campaign mutants wheel check check-lint check-types check-rules format \
   bench bench-native bench-schedule bench-servers bench-tuned bench-traces bench-lanes bench-plans bench-alltoall methods docs clean
 
 help: ## this list
@@ -135,6 +135,13 @@ campaign-causes: SEED ?= 0
 campaign-causes: packages ## let a rank fail in every way, and see whom rabitrun shows: RUNS=200 SEED=N SSH=1
 	$(BIN)/python tests/faults/first_causes.py --runs=$(RUNS) --seed=$(SEED) $(if $(SSH),--ssh)
 
+campaign-doctor: PLACES ?= 3
+campaign-doctor: HEALTHY ?= 10
+campaign-doctor: SEED ?= 0
+campaign-doctor: ONLY ?=
+campaign-doctor: packages ## jobs with one fault each, and whether the doctor names it: PLACES=3 SEED=N ONLY=gc,branch
+	$(BIN)/python tests/faults/doctor_faults.py --places=$(PLACES) --healthy=$(HEALTHY) --seed=$(SEED) --only=$(ONLY)
+
 campaign-strategies: RUNS ?= 20
 campaign-strategies: SEED ?= 0
 campaign-strategies: packages ## elastic jobs by each gradient method beside jobs without losses: RUNS=20 SEED=N
@@ -165,7 +172,7 @@ campaign-mixing: packages ready-mpich ## random operations of four backends in a
 	MPICH_PYTHON=$(abspath $(MPICHVENV))/bin/python MIXING_OPERATIONS=$(OPERATIONS) MIXING_SEEDS=$(SEEDS) \
 	  $(BIN)/pytest tests/mpi/test_mixing.py -k "another_order and ranks" --durations=0 -v
 
-campaign: campaign-checkpoints campaign-elastic campaign-schedules campaign-servers campaign-stops campaign-alarms campaign-causes campaign-strategies campaign-links campaign-altered campaign-cost flips ## all of them
+campaign: campaign-checkpoints campaign-elastic campaign-schedules campaign-servers campaign-stops campaign-alarms campaign-causes campaign-doctor campaign-strategies campaign-links campaign-altered campaign-cost flips ## all of them
 
 mutants: ONLY ?=
 mutants: packages ## put some fifty bugs into the sources, one at a time, and see whether the tests find them: ONLY=TEXT

@@ -32,6 +32,7 @@ if _typing.TYPE_CHECKING:
         stop_timeline,
         summary,
     )
+    from rabit.diagnostics.metrics import metrics
     from rabit.engine.batch import Batch
     from rabit.engine.current import default_engine
     from rabit.engine.engine import Engine
@@ -110,7 +111,7 @@ if _typing.TYPE_CHECKING:
         reducescatter_async,
         synchronize,
     )
-    from rabit.ops.steps import mark_step
+    from rabit.ops.steps import mark, mark_step
     from rabit.ops.votes import any_rank, request_stop, should_stop
     from rabit.server_parameters import ServerParameters
     from rabit.session import (
@@ -152,6 +153,7 @@ else:
             "mpi_enabled mpi_threads_supported nccl_built rocm_built start_timeline statistics "
             "stop_timeline summary"
         ),
+        "rabit.diagnostics.metrics": "metrics",
         "rabit.engine.batch": "Batch",
         "rabit.engine.current": "default_engine",
         "rabit.engine.engine": "Engine",
@@ -187,7 +189,7 @@ else:
             "broadcast_async_ poll reduce reduce_async reducescatter reducescatter_async "
             "synchronize"
         ),
-        "rabit.ops.steps": "mark_step",
+        "rabit.ops.steps": "mark mark_step",
         "rabit.ops.votes": "any_rank request_stop should_stop",
         "rabit.server_parameters": "ServerParameters",
         "rabit.session": (
@@ -306,7 +308,9 @@ __all__ = [
     "lightgbm",
     "local_rank",
     "local_size",
+    "mark",
     "mark_step",
+    "metrics",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",

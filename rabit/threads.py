@@ -47,6 +47,13 @@ class Call:
         finally:
             self._running.release()
 
+    def wait(self, longest_s: float) -> bool:
+        """True as soon as it is over; False if it is not after that time."""
+        if not self._running.acquire(timeout=longest_s):
+            return False
+        self._running.release()
+        return True
+
     def result(self) -> Any:
         """What it returns or raises; until then whatever the handler of a signal raises."""
         with self._running:

@@ -105,6 +105,7 @@ std::vector<Row> WorkRows() {
       {"operation_timeout_ms", &Options::operation_timeout_ms, 0, kDayMs, "",
        "of one collective on the wire; 0: as long as all peers live"},
       {"operation_log", &Options::operation_log, 0, 0, "", "file for a line of each operation"},
+      {"record", &Options::record, 0, 0, "", "file of the record, made by the package; empty: none"},
       {"log_level", &Options::log_level, 0, 0, "debug info warning error off",
        "what is written to the standard error stream"},
   };

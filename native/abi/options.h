@@ -59,6 +59,7 @@ struct Options {
   int32_t spin_us = -1;               // before a waiter sleeps; -1: chosen from the cores and ranks
   int64_t queue_capacity = 1 << 20;   // requests in flight
   std::string operation_log;          // the file for a line of each operation; empty: none
+  std::string record;                 // the file of the record, which exists; empty: none
   // Who executes collectives.
   // The default first: builtin, mpi, nccl, ps, with commas; auto: nccl where every rank has it.
   std::string backend = "builtin";

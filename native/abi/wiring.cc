@@ -180,6 +180,8 @@ EngineOptions EngineOptionsFrom(const Options& options, int spin_us) {
   engine.spin_us = spin_us;
   engine.log_level = options.shown_from();
   engine.operation_log = options.operation_log;
+  engine.record = options.record;
+  engine.epoch = options.epoch;
   const Options defaults;
   engine.chooses_limits = options.sizes == "measured" && options.scheduler == "priority" &&
                           options.partition_bytes == defaults.partition_bytes &&

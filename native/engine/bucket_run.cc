@@ -61,6 +61,11 @@ Status BucketRun::Begin() {
   started_ns_ = NowNs();
   if (!job_.route.ok()) return job_.route.status();
   route_ = *job_.route;
+  for (const BucketItem& item : job_.items) {
+    if (item.request() == nullptr) continue;
+    services_.record.Started(item.request()->handle.value, executor().name(), route_.algorithm,
+                             bucket_.lane, started_ns_);
+  }
   if (services_.timeline.is_active()) {
     for (const BucketItem& item : job_.items) {
       services_.timeline.Span(TimelineRow(bucket_.kind, item.tensor->ready->name), "QUEUE",

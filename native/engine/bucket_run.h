@@ -17,6 +17,7 @@
 #include "engine/engine.h"
 #include "engine/failure_board.h"
 #include "engine/fusion_buffer.h"
+#include "engine/record.h"
 #include "engine/running_work.h"
 #include "engine/segments.h"
 #include "engine/staged_bucket.h"
@@ -35,6 +36,7 @@ struct LaneServices {
   std::span<const std::unique_ptr<Backend>> backends;  // by Route::executor
   Statistics& statistics;
   Timeline& timeline;
+  rabit::Record& record;
   RunningWork& running;
   Devices& devices;
   FailureBoard& failure;

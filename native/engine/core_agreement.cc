@@ -142,6 +142,7 @@ Result<ScheduledTensors> EngineCore::Accept(const Agreement& agreement, int64_t 
   for (size_t i = 0; i < ready.size(); ++i) {
     const ReadyTensor& tensor = ready[i];
     const int32_t token = agreement.tokens[i];
+    ++rounds_;
     if (!is_repeated && tensor.signature.kind == Kind::kVote) {
       FinishVote(tensor, token, now_ns);
       continue;
@@ -198,6 +199,7 @@ void EngineCore::NoteNegotiated(const ReadyTensor& ready, PendingRequest& reques
   request.is_agreed = true;
   ++negotiated_;
   negotiation_ns_ += now_ns - request.submitted_ns;
+  services_.record.Agreed(request.handle.value, rounds_, request.submitted_ns, now_ns);
   if (!services_.timeline.is_active()) return;
   services_.timeline.Span(RowOf(ready), "NEGOTIATE_" + UpperName(ready.signature.kind),
                           request.submitted_ns, now_ns);
@@ -209,6 +211,7 @@ void EngineCore::FinishVote(const ReadyTensor& ready, int32_t token, int64_t now
   if (pending == nullptr) return;  // of a group without this rank
   services_.groups.TakeForce(ready.name);
   services_.statistics.AddNegotiation(1, now_ns - pending->submitted_ns);
+  services_.record.Agreed(pending->handle.value, rounds_, pending->submitted_ns, now_ns);
   SetResult(*pending, ready.extents[0]);
   output_.Drop(pending);
 }

@@ -114,8 +114,10 @@ class EngineImplementation final : public Engine {
   Status StartTimeline(const std::string& path, bool mark_cycles) override {
     return state_->timeline.Start(path, mark_cycles);
   }
-  Status StartLog() {
+  Status StartBooks() {
     const std::string& path = state_->parts.options.operation_log;
+    RABIT_RETURN_IF_ERROR(
+        state_->record.Start(state_->parts.options.record, state_->parts.options.epoch));
     return path.empty() ? Status() : state_->log.Start(path);
   }
   Status StopTimeline() override { return state_->timeline.Stop(); }
@@ -419,6 +421,7 @@ Status EngineImplementation::Stop(Deadline deadline) {
   }
   if (state_->timeline.is_active()) (void)state_->timeline.Stop();
   state_->log.Stop();
+  state_->record.Stop();
   return stop_status_;
 }
 
@@ -438,7 +441,7 @@ Result<std::unique_ptr<Engine>> Engine::Start(EngineParts parts) {
   }
   RABIT_CHECK(parts.all_lanes() < 256, "a tag has 8 bits for lanes and ordered calls");
   auto engine = std::make_unique<EngineImplementation>(std::move(parts));
-  RABIT_RETURN_IF_ERROR(engine->StartLog());
+  RABIT_RETURN_IF_ERROR(engine->StartBooks());
   return std::unique_ptr<Engine>(std::move(engine));
 }
 

@@ -33,6 +33,8 @@ struct EngineOptions {
   LogLevel log_level = LogLevel::kWarning;
   int64_t inline_bytes = 0;   // blocking calls up to this size are negotiated with their data
   std::string operation_log;  // the file that gets a line for each operation; empty: none
+  std::string record;         // the file of the record, which exists; empty: none
+  int64_t epoch = 1;          // of this engine, for the record
   bool chooses_limits = false;  // rank 0 derives the scheduler's sizes from what it measures
 };
 

@@ -207,6 +207,7 @@ void EngineCore::CheckStall(Deadline now) {
     oldest_ns = std::min(oldest_ns, pending->submitted_ns);
   });
   stall_monitor_.Check(services_.controller, oldest_ns, open_.size(), now);
+  services_.record.Set(Record::kStallReports, stall_monitor_.reports());
 }
 
 void EngineCore::Fail(const Status& why) {

@@ -18,6 +18,7 @@
 #include "engine/engine.h"
 #include "engine/failure_board.h"
 #include "engine/group_table.h"
+#include "engine/record.h"
 #include "engine/route_memory.h"
 #include "engine/running_work.h"
 #include "engine/slot_table.h"
@@ -50,6 +51,7 @@ struct CoreServices {
   std::atomic<bool>& has_ordered;  // see StuckWatch
   Statistics& statistics;
   Timeline& timeline;
+  Record& record;
 };
 
 // What follows from the core's decisions; it calls these from within its own methods.
@@ -189,6 +191,7 @@ class EngineCore {
   };
   std::vector<RemovedGroup> removed_groups_;
   bool serves_others_ = false;
+  uint64_t rounds_ = 0;     // operations that were agreed, ever
   int64_t negotiated_ = 0;  // tensors of the agreement at hand
   int64_t negotiation_ns_ = 0;
 

@@ -7,7 +7,8 @@ EngineState::EngineState(EngineParts given)
       logger(parts.options.log_level, parts.rank),
       log(parts.rank, logger),
       handles(parts.rank, parts.options.queue_capacity,
-              std::chrono::microseconds(parts.options.spin_us), statistics.clock(), log),
+              std::chrono::microseconds(parts.options.spin_us), statistics.clock(), log,
+              record),
       submissions([this] { Wake(); }),
       failure([this] { Wake(); }),
       groups(parts.rank, parts.size),
@@ -15,7 +16,8 @@ EngineState::EngineState(EngineParts given)
       running(parts.all_lanes()),
       devices(parts.open_driver, parts.local_rank),
       lane_services{parts.rank, parts.options, *parts.codecs, *parts.router, parts.backends,
-                    statistics, timeline,      running,       devices,       failure} {}
+                    statistics, timeline,      record,        running,       devices,
+                    failure} {}
 
 CoreServices EngineState::core_services() {
   return {parts.rank,
@@ -33,7 +35,8 @@ CoreServices EngineState::core_services() {
           callers,
           has_ordered,
           statistics,
-          timeline};
+          timeline,
+          record};
 }
 
 }  // namespace rabit

@@ -17,6 +17,7 @@
 #include "engine/group_table.h"
 #include "engine/handle_table.h"
 #include "engine/operation_log.h"
+#include "engine/record.h"
 #include "engine/running_work.h"
 #include "engine/statistics.h"
 #include "engine/submission_queue.h"
@@ -45,6 +46,7 @@ struct EngineState {
   const Logger logger;
   Statistics statistics;
   OperationLog log;
+  Record record;
   HandleTable handles;
   SubmissionQueue submissions;
   FailureBoard failure;

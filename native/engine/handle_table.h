@@ -15,6 +15,7 @@
 #include "engine/operation_log.h"
 #include "engine/overlap_clock.h"
 #include "engine/pending_request.h"
+#include "engine/record.h"
 
 namespace rabit {
 
@@ -22,7 +23,7 @@ namespace rabit {
 class HandleTable {
  public:
   HandleTable(int rank, size_t capacity, std::chrono::microseconds spin, OverlapClock& clock,
-              OperationLog& log);
+              OperationLog& log, Record& record);
 
   // All or none: fails if a name is open in its group already, or the table is full.
   Result<std::vector<std::shared_ptr<PendingRequest>>> Open(std::span<Request> requests,
@@ -73,6 +74,7 @@ class HandleTable {
   std::array<Shard, kShards> shards_;
   OverlapClock& clock_;
   OperationLog& log_;
+  Record& record_;
   std::atomic<uint64_t> finished_{0};  // operations, ever
   WakeSignal any_finished_;
 
@@ -81,7 +83,7 @@ class HandleTable {
   void CloseName(const PendingRequest& request);
   // Blocks until `wait(deadline)` of the request says yes.
   Status Await(PendingRequest& request, bool (PendingRequest::*wait)(Deadline), Deadline deadline);
-  void Log(const PendingRequest& request);
+  void Note(const PendingRequest& request);  // in the log and the record
 
   // Names stay here when they are closed, because the next step opens them again; numbered ones
   // do not.

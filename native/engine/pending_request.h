@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -20,6 +21,7 @@ struct NamedTensor {
   Signature signature;   // of the last request of this name
   uint64_t version = 0;  // another one with every other signature; unique in its table
   bool is_open = false;
+  std::pair<uint32_t, int64_t> recorded{0, -1};  // see Record::NameOf
 };
 
 // It is finished by whoever drops the last hold.  The engine thread has one hold until it has

@@ -69,6 +69,25 @@ class DiagnosisSettings(Settings, group="diagnosis"):
         flag="--comm-log",
         level="basic",
     )
+    record: str = setting(
+        "",
+        "Folder that keeps the record of each rank: its operations, marks and counters, in a file of 0.7 MB that "
+        "outlives the process. Empty: a private folder, removed after a good end; 0: no record.",
+        flag="--record",
+        level="basic",
+    )
+    metrics: str = setting(
+        "",
+        "Address at which whoever runs the ranks of a host serves their numbers to Prometheus: 0.0.0.0:9400. "
+        "Empty: none.",
+        flag="--metrics",
+        level="basic",
+    )
+    metrics_textfile: str = setting(
+        "",
+        "Folder in which the same numbers are written every 5 s, for node_exporter's textfile collector. Empty: none.",
+        flag="--metrics-textfile",
+    )
     summary: bool = setting(
         False,
         "Rank 0 prints four lines about what the engine did, at shutdown.",

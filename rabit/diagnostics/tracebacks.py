@@ -8,7 +8,7 @@ from typing import Any
 
 from rabit.printable import printable, printable_lines
 
-__all__ = ["folded_traceback", "message_of", "one_line", "users_frame"]
+__all__ = ["folded_traceback", "is_installed", "is_ours", "message_of", "one_line", "users_frame"]
 
 _PACKAGES = ("rabit", "rabit_torch", "rabit_mxnet")
 _HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
@@ -24,7 +24,7 @@ class _FoldedStack(traceback.StackSummary):
         lines: list[str] = []
         run = 0
         for frame in (*self, None):
-            if frame is not None and _is_ours(frame):
+            if frame is not None and is_ours(frame.filename):
                 run += 1
                 continue
             if run:
@@ -46,7 +46,7 @@ def folded_traceback(error: BaseException) -> str:
         each = waiting.pop()
         if each is None:
             continue
-        if not all(_is_ours(frame) for frame in each.stack):  # A defect of ours is shown whole.
+        if not all(is_ours(frame.filename) for frame in each.stack):  # A defect of ours is shown whole.
             each.stack = _FoldedStack(each.stack)
         waiting += [each.__cause__, each.__context__]
     return printable_lines("".join(told.format()))
@@ -71,16 +71,18 @@ def users_frame(error: BaseException) -> traceback.FrameSummary | None:
 
     Without such a frame, the innermost one outside this library; None if there is none at all.
     """
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if not _is_ours(each)]
-    own = [each for each in frames if not _is_installed(each.filename)]
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not is_ours(each.filename)]
+    own = [each for each in frames if not is_installed(each.filename)]
     found = own or frames
     return found[-1] if found else None
 
 
-def _is_installed(file: str) -> bool:
+def is_installed(file: str) -> bool:
+    """True of a file of Python itself or of an installed package."""
     return file.startswith(_STANDARD) or any(each in file for each in _INSTALLED)
 
 
-def _is_ours(frame: traceback.FrameSummary) -> bool:
+def is_ours(file: str) -> bool:
+    """True of a file of this library."""
     # runpy starts `python -m`, as which rabit.run's ranks run.
-    return frame.filename.startswith(_OURS) or frame.filename == "<frozen runpy>"
+    return file.startswith(_OURS) or file == "<frozen runpy>"

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rabit._native import check, ffi, read_json
-from rabit.config.config import Config
+from rabit.config.config import Config, process_environment
 from rabit.config.diagnostics import path_of_engine, path_of_rank
 from rabit.engine import mpi, nccl
 from rabit.engine.native_engine import NativeEngine
@@ -17,9 +17,11 @@ from rabit.engine.pool import Pool
 from rabit.engine.registry import Registry
 from rabit.engine.submission import Submission
 from rabit.errors import RabitError
+from rabit.record.current import open_record
 from rabit.tuning import attach
 
 if TYPE_CHECKING:
+    from rabit.record.file import RecordFile
     from rabit.tuning.tuner import Tuner
 
 __all__ = ["Engine"]
@@ -59,8 +61,17 @@ class Engine(Submission, Registry):
         if config.comm_log:
             log = path_of_engine(config.comm_log, epoch, config.restart)
             extra["operation_log"] = path_of_rank(log, config.rank)
+        self.record = _record_of(config, epoch)
+        if self.record is not None:
+            extra["record"] = self.record.path
         options = nccl.with_library(config).to_options(**extra)
-        super().__init__(config, NativeEngine(options, config.library, pool))
+        try:
+            native = NativeEngine(options, config.library, pool)
+        except BaseException:
+            if self.record is not None:
+                self.record.is_used = False
+            raise
+        super().__init__(config, native)
         self.reports: dict[str, dict[str, Any]] = {}  # of framework packages, for `statistics`
         self.steps = 0  # training steps; see end_step
         self.refuses_join = ""  # why join() cannot be called on any rank
@@ -83,6 +94,8 @@ class Engine(Submission, Registry):
         Counts for the summary, and is where the autotuner looks at the clock.
         """
         self.steps += 1
+        if self.record is not None:
+            self.record.end_step()
         if self._tuner is not None:
             self._tuner.end_step()
 
@@ -198,6 +211,9 @@ class Engine(Submission, Registry):
     def _stop(self, timeout: float) -> None:
         try:
             self._native.stop(timeout)
+            if self.record is not None and self.record.is_used:
+                self.record.describe(end="stopped")
+                self.record.is_used = False
         except RabitError:
             if mpi.is_wanted(self.config):
                 mpi.note_failure()
@@ -224,3 +240,19 @@ class Engine(Submission, Registry):
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "open"
         return f"<rabit.Engine rank {self.rank} of {self.size}, {state}>"
+
+
+def _record_of(config: Config, epoch: int) -> RecordFile | None:
+    environ = process_environment()
+    threads = environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    facts = {
+        "omp_threads": int(threads) if threads.isdigit() else 0,
+        "size": config.size,
+        "local_rank": config.local_rank,
+        "epoch": epoch,
+        "restart": config.restart,
+        "joins": config.joins,
+        "address": config.bind_address,
+        "end": "",
+    }
+    return open_record(config.record, config.rank, facts, environ)

@@ -30,7 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(parsed: argparse.Namespace) -> int:
     if parsed.command:
-        found, notice = find_subcommand(parsed.command[0], process_environment())
+        has_ranks = any(each is not None for each in (parsed.np, parsed.hosts, parsed.hostfile))
+        found, notice = find_subcommand(parsed.command[0], process_environment(), has_ranks)
         if notice:
             print(f"rabitrun: {notice}", file=sys.stderr)
         found = found and found.with_words(parsed.command[1:])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from rabit.launch.hosts import Host
 from rabit.launch.losses import Losses
@@ -105,6 +106,15 @@ class NewcomerEvents:
         if not self._has_exited:
             self._has_exited = True
             self._events.exited(rank, status)
+
+    def looked(self, host: str, number: int, document: Mapping[str, Any]) -> None:
+        self._events.looked(host, number, document)
+
+    def last_seen(self, rank: int, document: Mapping[str, Any]) -> None:
+        self._events.last_seen(rank, document)
+
+    def stalled(self, rank: int) -> None:
+        self._events.stalled(rank)
 
     def failed(self, host: str, text: str, status: int) -> None:
         """The other processes of the host have nodes of their own, and tell of themselves."""

@@ -47,6 +47,10 @@ _SUBCOMMANDS = {
         Subcommand("tune", "rabit.bench.tune", ("rabit.bench.tune_options", "parse_tune")),
         Subcommand("checkpoint", "rabit.checkpoint.tool", ("", ""), is_local=True),
         Subcommand("log", "rabit.diagnostics.log_command", ("", ""), is_local=True),
+        Subcommand("doctor", "rabit.launch.doctor_command", ("", ""), is_local=True),
+        Subcommand("stacks", "rabit.diagnostics.stacks_command", ("", ""), is_local=True),
+        Subcommand("top", "rabit.diagnostics.top_command", ("", ""), is_local=True),
+        Subcommand("record", "rabit.diagnostics.record_command", ("", ""), is_local=True),
         Subcommand(
             "plan", "rabit.bench.plan", ("rabit.planner.command", "parse_probe"),
             local=("--topology", "rabit.planner.command"),
@@ -55,11 +59,14 @@ _SUBCOMMANDS = {
 }
 
 
-def find_subcommand(word: str, environ: Mapping[str, str]) -> tuple[Subcommand | None, str]:
+def find_subcommand(
+    word: str, environ: Mapping[str, str], has_ranks: bool = True
+) -> tuple[Subcommand | None, str]:
     """The subcommand that `word` stands for, if any, and a notice for the user.
 
-    A program of that name in PATH comes first: it is what the same line runs without rabit.  A
-    path, such as ./bench, is never a subcommand.
+    has_ranks: the line says how many ranks there are, or where.  Without that, the word of what starts nothing is it.
+    A program of that name in PATH comes first otherwise: it is what the same line runs without rabit.  A path, such as
+    ./bench, is never a subcommand.
     """
     found = _SUBCOMMANDS.get(word)
     program = shutil.which(word, path=environ.get("PATH"))
@@ -67,7 +74,7 @@ def find_subcommand(word: str, environ: Mapping[str, str]) -> tuple[Subcommand |
         near = difflib.get_close_matches(word, _SUBCOMMANDS, n=1, cutoff=0.75)
         is_mistake = near and word.isalpha() and program is None and not Path(word).exists()
         return None, f"did you mean the subcommand {near[0]}?" if is_mistake else ""
-    if program is None:
+    if program is None or (found.is_local and not has_ranks):
         return found, ""
     launching = "" if found.is_local else "rabitrun -np N "
     return None, (

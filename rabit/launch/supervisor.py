@@ -6,6 +6,7 @@ import selectors
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from rabit.launch import report
 from rabit.launch.alarms import Alarms
@@ -21,6 +22,7 @@ from rabit.launch.problems import missed_text, too_late_text
 from rabit.launch.roster import Roster
 from rabit.launch.server_losses import ServerLosses
 from rabit.launch.shutdown import Shutdown
+from rabit.launch.window import Window
 from rabit.types import RESUMABLE
 
 __all__ = ["Supervisor"]
@@ -61,6 +63,7 @@ class Supervisor:
         self.crew = Crew(roster, losses, servers, job.plan.name_of, self.note, self._add)
         self._alarms = Alarms()
         self._shutdown = Shutdown(self._nodes, self._alarms, job.grace_s, say, self._give_up)
+        self.window = Window(roster, self._nodes, selector, job.plan.size, self.note, job.command)
         self._problem: Problem | None = None
         self._user_signal = 0
 
@@ -70,6 +73,7 @@ class Supervisor:
         self._began = time.monotonic()
         self._alarms.set("start", self._began + self._start_s, self._start_is_late)
         with handle_signals(self._selector, self._signalled):
+            self.window.open()
             try:
                 for node in nodes:
                     if self._problem is None:
@@ -79,6 +83,7 @@ class Supervisor:
                         key.data()
                     self._tick(time.monotonic())
             finally:
+                self.window.close()
                 for node in self._nodes:
                     node.leave()
                 for node in self._nodes:
@@ -121,6 +126,15 @@ class Supervisor:
             self._stop_if_missed()
         else:
             self._stop_when_explained(rank)
+
+    def looked(self, host: str, number: int, document: Mapping[str, Any]) -> None:
+        self.window.looked(host, number, document)
+
+    def last_seen(self, rank: int, document: Mapping[str, Any]) -> None:
+        self.window.last_seen(rank, document)
+
+    def stalled(self, rank: int) -> None:
+        self.window.stalled(rank)
 
     def failed(self, host: str, text: str, status: int) -> None:
         if self._survives_host(host, text):
@@ -184,12 +198,13 @@ class Supervisor:
 
     def _wait_s(self) -> float | None:
         """Seconds until something is due; None: nothing is."""
-        times = (self._alarms.due(), self._output.due(), self.crew.due())
+        times = (self._alarms.due(), self._output.due(), self.crew.due(), self.window.due())
         due = min((at for at in times if at is not None), default=None)
         return None if due is None else max(0.0, due - time.monotonic())
 
     def _tick(self, now: float) -> None:
         self._output.tick(now)
+        self.window.tick(now)
         is_ending = self._shutdown.is_ending or self._problem is not None
         self.crew.may_grow = not is_ending and not self._alarms.is_set("start")
         self.crew.grow()

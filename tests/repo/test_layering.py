@@ -130,7 +130,7 @@ def test_the_checker_sees_every_folder():
 # --- Python ---------------------------------------------------------------------------------------
 
 _GROUND = "printable command errors threads types version compression"
-_SETTINGS = f"config _native {_GROUND}"
+_SETTINGS = f"config _native record {_GROUND}"
 _ENGINE = f"engine tuning {_SETTINGS}"
 _TRAINING = f"training ops {_ENGINE}"
 _SESSION = f"rendezvous diagnostics ops {_ENGINE}"
@@ -147,15 +147,16 @@ PYTHON_LAYERS: dict[str, set[str]] = {
             "printable types version": "",
             "errors": "printable",
             "command compression threads": "errors",
-            "config planner": _GROUND,
+            "config planner record": _GROUND,
             "_native": f"config {_GROUND}",
             "rendezvous tuning": _SETTINGS,
             "engine": f"tuning {_SETTINGS}",
-            "ops diagnostics": _ENGINE,
+            "ops": _ENGINE,
+            "diagnostics": f"rendezvous {_ENGINE}",
             "training checkpoint": f"ops {_ENGINE}",
             "strategies": _TRAINING,
             "sharding": f"checkpoint ops {_ENGINE}",
-            "launch": f"bench planner checkpoint config rendezvous diagnostics strategies {_GROUND}",
+            "launch": f"bench planner checkpoint config rendezvous record diagnostics strategies {_GROUND}",
             "probe": f"planner ops {_ENGINE}",
             "planned": f"probe planner ops {_ENGINE}",
             "session": f"planned {_SESSION}",

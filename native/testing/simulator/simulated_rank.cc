@@ -22,7 +22,7 @@ SimulatedRank::SimulatedRank(SimulatedWorld& world, int rank, const Caller::Opti
                                : MakePriorityScheduler(world.limits, world.classes)),
       core_({rank, world.tree.size(), world.engine, world.all_lanes(), *controller_, *scheduler_,
              world.router, world.codecs, logger_, groups_, done_, running_, callers_, has_ordered_,
-             statistics_, timeline_},
+             statistics_, timeline_, record_},
             *this),
       caller_(caller, world.program, world.time, world.dice, groups_, *this) {}
 

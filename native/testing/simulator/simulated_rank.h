@@ -86,6 +86,7 @@ class SimulatedRank final : private CoreOutput, private CallerPort {
   Statistics statistics_;
   GroupTable groups_;
   Timeline timeline_;
+  Record record_;
   DoneCounter done_;
   RunningWork running_;
   CallerWatch callers_;  // has none: callers of a simulation are no threads

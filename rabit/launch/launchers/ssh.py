@@ -126,6 +126,8 @@ def run(job: Job) -> Outcome:
             sinks[STDERR].write_text(f"rabitrun: {files.problem}\n")
         if job.payload is None:  # else it is the text of an exception
             sinks[STDERR].write_text(outcome.report)
+            if outcome.has_failed:
+                sinks[STDERR].write_text("".join(f"  {line}\n" for line in supervisor.window.verdict()))
         if lost := sinks[STDOUT].lost_bytes:
             sinks[STDERR].write_text(f"rabitrun: {lost} bytes of standard output were lost.\n")
         # A reader that pauses, such as less, must not lose the end; a signal still ends this.

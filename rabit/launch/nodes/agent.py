@@ -15,7 +15,8 @@ import selectors
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from rabit.errors import InvalidArgument
 from rabit.launch import report
@@ -127,6 +128,8 @@ class Agent:
             elif kind == Kind.SIGNAL and self._node is not None:
                 with contextlib.suppress(ValueError):
                     self._node.signal(signal.Signals(number), payload == b"\1")
+            elif kind == Kind.LOOK and self._node is not None:
+                self._node.look(number, json.loads(payload))
             elif kind == Kind.END:
                 self._orphaned()
 
@@ -216,6 +219,15 @@ class Agent:
             self._keeper.ended(rank, how)
         if self._aftermath is not None:
             self._aftermath.note(f"rank {rank} {how or report.describe_status(status)}")
+
+    def looked(self, host: str, number: int, document: Mapping[str, Any]) -> None:
+        self._out.write(frame(Kind.LOOKED, number, json.dumps(document).encode()))
+
+    def last_seen(self, rank: int, document: Mapping[str, Any]) -> None:
+        self._out.write(frame(Kind.LAST, rank, json.dumps(document).encode()))
+
+    def stalled(self, rank: int) -> None:
+        self._out.write(frame(Kind.STALLED, max(0, rank)))
 
     def failed(self, host: str, text: str, status: int) -> None:
         self._running.clear()

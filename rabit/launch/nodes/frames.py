@@ -19,7 +19,8 @@ class Kind:
     """Of frames.  The agent sends those below 16, the launcher the others."""
 
     HELLO, STARTED, OUTPUT, CLOSED, EXITED, FAILED, DONE = 1, 2, 3, 4, 5, 6, 7
-    JOB, SIGNAL, PAUSE, END = 16, 17, 18, 19
+    LOOKED, STALLED, LAST = 8, 9, 10
+    JOB, SIGNAL, PAUSE, END, LOOK = 16, 17, 18, 19, 20
 
 
 def frame(kind: int, number: int = 0, payload: bytes = b"") -> bytes:

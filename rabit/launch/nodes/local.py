@@ -12,15 +12,17 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rabit.diagnostics.ending import REPORT_FD
 from rabit.errors import InvalidArgument
 from rabit.launch.host_job import HostJob, RankJob
 from rabit.launch.nodes import guard
 from rabit.launch.nodes.node import REPORT, RESULT, STDERR, STDOUT, Events
+from rabit.launch.nodes.records import HostRecords
 from rabit.launch.processors import HostProcessors, bind_with_servers, thread_count
 from rabit.launch.secret import memory_file
 from rabit.threads import start_thread
@@ -60,6 +62,9 @@ class LocalNode:
         self._children: list[_Child] = []
         self._guard: subprocess.Popen[bytes] | None = None
         self._is_paused = False
+        self._records = HostRecords(job, events, selector)
+        self._record_environ: dict[str, str] = {}
+        self._is_well = True
 
     def start(self) -> None:
         problem = _problem(self._job)
@@ -73,6 +78,12 @@ class LocalNode:
             first_server = len(self._job.ranks) - servers
             ranks = self._job.slots or first_server
             places, serving = bind_with_servers(self._job.bind_to, ranks, servers, host)
+        except InvalidArgument as error:
+            self._events.failed(self.host, f"{self.host}: {error}", 1)
+            return
+        self._record_environ = self._records.environ()
+        try:
+            self._records.serve()
         except InvalidArgument as error:
             self._events.failed(self.host, f"{self.host}: {error}", 1)
             return
@@ -109,7 +120,7 @@ class LocalNode:
                 os.close(descriptor)
 
     def _start_rank(self, rank: RankJob, threads: int, secret: int, payload: int) -> None:
-        environ = {**self._job.environ, **rank.environ, guard.MARK: self._job.job}
+        environ = {**self._job.environ, **rank.environ, **self._record_environ, guard.MARK: self._job.job}
         if self._job.sets_threads:
             environ.setdefault("OMP_NUM_THREADS", str(threads))
         passed = []
@@ -162,6 +173,7 @@ class LocalNode:
             _enlarge(descriptor)
             self._listen(child, descriptor)
         self._selector.register(child.watch, selectors.EVENT_READ, lambda: self._ended(child))
+        self._records.started(rank.rank, process.pid)
         self._events.started(rank.rank, process.pid)
 
     def _listen(self, child: _Child, descriptor: int) -> None:
@@ -206,6 +218,10 @@ class LocalNode:
         for descriptor in list(child.streams):
             self._drain(child, descriptor)
         is_exit = found.si_code == os.CLD_EXITED
+        is_well = is_exit and found.si_status == 0
+        self._is_well = self._is_well and is_well
+        if document := self._records.ended(child.rank, is_well):
+            self._events.last_seen(child.rank, document)
         self._events.exited(child.rank, found.si_status if is_exit else -found.si_status)
 
     def _drain(self, child: _Child, descriptor: int) -> None:
@@ -226,6 +242,9 @@ class LocalNode:
                     os.killpg(child.process.pid, signum)
                 elif not child.has_exited:
                     os.kill(child.process.pid, signum)
+
+    def look(self, number: int, ask: Mapping[str, Any]) -> None:
+        self._records.look(number, dict(ask))
 
     def pause(self, is_paused: bool) -> None:
         if is_paused == self._is_paused:
@@ -257,6 +276,7 @@ class LocalNode:
                 self._drain(child, descriptor)
                 if descriptor in child.streams:
                     self._close_stream(child, descriptor)
+        self._records.finish(self._is_well and all(child.process.returncode == 0 for child in self._children))
         self._children.clear()
         if self._guard is not None:
             self._tell_guard("done")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 __all__ = ["REPORT", "RESULT", "STDERR", "STDOUT", "Events", "Node"]
 
@@ -25,6 +26,15 @@ class Events(Protocol):
     def exited(self, rank: int, status: int) -> None:
         """`rank` ended; `status` is its exit status, or minus the signal that killed it."""
 
+    def looked(self, host: str, number: int, document: Mapping[str, Any]) -> None:
+        """The answer to `Node.look` with this number."""
+
+    def last_seen(self, rank: int, document: Mapping[str, Any]) -> None:
+        """What the record of `rank`, which has ended, says; before `exited`."""
+
+    def stalled(self, rank: int) -> None:
+        """The engine of `rank` has reported a stall."""
+
     def failed(self, host: str, text: str, status: int) -> None:
         """A host could not start its ranks, or is lost; `status` is for the launcher's exit."""
 
@@ -44,6 +54,9 @@ class Node(Protocol):
 
     def signal(self, signum: int, whole_group: bool) -> None:
         """Sends a signal to every living rank, or to all processes of its session's group."""
+
+    def look(self, number: int, ask: Mapping[str, Any]) -> None:
+        """Looks at the ranks; returns at once, and `Events.looked` follows.  ask: see HostRecords."""
 
     def pause(self, is_paused: bool) -> None:
         """Stops or goes on reading what the ranks write."""

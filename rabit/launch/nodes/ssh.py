@@ -12,10 +12,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from rabit.errors import InvalidArgument
 from rabit.launch.host_job import HostJob
@@ -23,7 +23,7 @@ from rabit.launch.hosts import Host
 from rabit.launch.nodes.frames import GREETING, Decoder, Kind, frame
 from rabit.launch.nodes.node import Events
 
-__all__ = ["NO_SSH", "RemoteNode", "SshOptions", "hand_typed", "ssh_command"]
+__all__ = ["NO_SSH", "RemoteNode", "SshOptions", "explain", "hand_typed", "ssh_command"]
 
 _READ_BYTES = 1 << 18
 _LONGEST_NOISE_BYTES = 1 << 16
@@ -189,6 +189,9 @@ class RemoteNode:
     def signal(self, signum: int, whole_group: bool) -> None:
         self._send(frame(Kind.SIGNAL, signum, b"\1" if whole_group else b"\0"))
 
+    def look(self, number: int, ask: Mapping[str, Any]) -> None:
+        self._send(frame(Kind.LOOK, number, json.dumps(dict(ask)).encode()))
+
     def pause(self, is_paused: bool) -> None:
         if is_paused == self._is_paused or self._process is None:
             return
@@ -276,6 +279,12 @@ class RemoteNode:
         elif kind == Kind.EXITED:
             self._running.discard(number)
             self._events.exited(number, int(payload))
+        elif kind == Kind.LOOKED:
+            self._events.looked(self.host, number, json.loads(payload))
+        elif kind == Kind.LAST:
+            self._events.last_seen(number, json.loads(payload))
+        elif kind == Kind.STALLED:
+            self._events.stalled(number)
         elif kind == Kind.FAILED:
             document = json.loads(payload)
             self._fail(str(document["text"]), int(document["status"]))
@@ -318,7 +327,7 @@ class RemoteNode:
                 "the network."
             )
             return
-        self._fail(_explain(self._target, said, status, self._ssh))
+        self._fail(explain(self._target, said, status, self._ssh))
 
     @property
     def _way(self) -> str:
@@ -376,7 +385,7 @@ def hand_typed(program: str, host: Host, ssh: SshOptions) -> str:
     return shlex.join([*words, host.name])
 
 
-def _explain(host: Host, said: str, status: int | None, ssh: SshOptions) -> str:
+def explain(host: Host, said: str, status: int | None, ssh: SshOptions) -> str:
     shown = " / ".join(said.splitlines()[-3:]) or "nothing"
     python, by_hand = ssh.python or sys.executable, hand_typed("ssh", host, ssh)
     # The last line says why; those before it may warn of something else.

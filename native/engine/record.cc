@@ -1,0 +1,207 @@
+#include "engine/record.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/numbered_name.h"
+
+namespace rabit {
+namespace {
+
+// The file, in bytes: the package's header, counters, texts, operations, and what the package adds.
+constexpr size_t kCountersAt = 8192;
+constexpr size_t kTextsAt = 12288;
+constexpr size_t kTextBytes = 64 << 10;
+constexpr size_t kEntriesAt = kTextsAt + kTextBytes;
+constexpr size_t kMappedBytes = kEntriesAt + Record::kEntries * sizeof(RecordEntry);
+constexpr std::string_view kMagic = "rabitrec";
+constexpr int64_t kClockEveryNs = 5'000'000;
+
+constexpr auto kRelaxed = std::memory_order_relaxed;
+
+// The first eight bytes of the texts say how many are used; a text has two bytes of length before it.
+std::atomic<uint64_t>& UsedOf(std::byte* memory) {
+  return *reinterpret_cast<std::atomic<uint64_t>*>(memory + kTextsAt);
+}
+
+}  // namespace
+
+Record::~Record() { Stop(); }
+
+Status Record::Start(const std::string& path, int64_t epoch) {
+  if (path.empty()) return Status();
+  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  struct stat found = {};
+  const bool is_open = file >= 0 && ::fstat(file, &found) == 0;
+  const bool is_whole = is_open && static_cast<size_t>(found.st_size) >= kMappedBytes;
+  void* memory = MAP_FAILED;
+  if (is_whole) memory = ::mmap(nullptr, kMappedBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  const int error = errno;
+  if (file >= 0) ::close(file);
+  if (memory == MAP_FAILED || std::memcmp(memory, kMagic.data(), kMagic.size()) != 0) {
+    if (memory != MAP_FAILED) ::munmap(memory, kMappedBytes);
+    return InvalidArgument("the record '" + path + "' cannot be used: " +
+                           (is_open && !is_whole ? "it is too short" : std::strerror(error)) +
+                           "; name a folder that is writable (RABIT_RECORD), or set RABIT_RECORD=0");
+  }
+  memory_ = static_cast<std::byte*>(memory);
+  counters_ = reinterpret_cast<std::atomic<int64_t>*>(memory_ + kCountersAt);
+  if (UsedOf(memory_).load() == 0) UsedOf(memory_).store(sizeof(uint64_t));
+  before_ = {counters_[kCommunicatingNs].load(), counters_[kWaitingNs].load(),
+             counters_[kBothNs].load()};
+  epoch_ = static_cast<uint32_t>(epoch);
+  Set(kRunning, 1);
+  entries_ = reinterpret_cast<RecordEntry*>(memory_ + kEntriesAt);
+  return Status();
+}
+
+// The memory stays mapped: a lane that is left behind may write still.
+void Record::Stop() {
+  if (counters_ != nullptr) Set(kRunning, 0);
+}
+
+std::pair<uint32_t, int64_t> Record::NameOf(std::string_view name) {
+  if (!is_active()) return {0, -1};
+  if (!IsNumbered(name)) return {Text(name), -1};
+  const size_t digits = name.find_last_not_of("0123456789") + 1;
+  int64_t number = -1;
+  std::from_chars(name.data() + digits, name.data() + name.size(), number);
+  const std::string_view stem = name.substr(0, digits - 1);
+  const auto found = std::find_if(stems_.begin(), stems_.end(),
+                                  [&](const auto& each) { return each.first == stem; });
+  if (found != stems_.end()) return {found->second, number};
+  const uint32_t place = Text(stem);
+  if (stems_.size() < kWords) stems_.emplace_back(stem, place);
+  return {place, number};
+}
+
+void Record::Submitted(uint64_t handle, const Request& request, uint32_t name, int64_t number,
+                       int64_t now_ns) {
+  if (!is_active()) return;
+  RecordEntry& entry = entries_[handle % kEntries];
+  entry.handle.store(0, kRelaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  const Signature& signature = request.signature;
+  entry.round.store(0, kRelaxed);
+  entry.submitted_ns.store(now_ns, kRelaxed);
+  entry.agreed_ns.store(0, kRelaxed);
+  entry.started_ns.store(0, kRelaxed);
+  entry.finished_ns.store(0, kRelaxed);
+  entry.elements.store(request.input.count, kRelaxed);
+  entry.number.store(number, kRelaxed);
+  entry.name.store(name, kRelaxed);
+  entry.algorithm.store(0, kRelaxed);
+  entry.backend.store(0, kRelaxed);
+  entry.group.store(signature.group, kRelaxed);
+  entry.kind.store(static_cast<uint8_t>(signature.kind), kRelaxed);
+  entry.dtype.store(static_cast<uint8_t>(signature.dtype), kRelaxed);
+  entry.state.store(0, kRelaxed);
+  entry.lane.store(0, kRelaxed);
+  entry.epoch.store(epoch_, kRelaxed);
+  entry.root.store(signature.root, kRelaxed);
+  entry.priority.store(signature.priority, kRelaxed);
+  entry.handle.store(handle, std::memory_order_release);
+  Add(kSubmitted, 1);
+}
+
+void Record::Agreed(uint64_t handle, uint64_t round, int64_t submitted_ns, int64_t now_ns) {
+  RecordEntry* const entry = Find(handle);
+  if (entry == nullptr) return;
+  entry->agreed_ns.store(now_ns, kRelaxed);
+  entry->round.store(round, kRelaxed);
+  Add(kNegotiationNs, now_ns - submitted_ns);
+}
+
+void Record::Started(uint64_t handle, std::string_view backend, std::string_view algorithm, int lane,
+                     int64_t now_ns) {
+  RecordEntry* const entry = Find(handle);
+  if (entry == nullptr || entry->started_ns.load(kRelaxed) != 0) return;
+  entry->backend.store(WordOf(backend), kRelaxed);
+  entry->algorithm.store(WordOf(algorithm), kRelaxed);
+  entry->lane.store(static_cast<uint8_t>(lane), kRelaxed);
+  entry->started_ns.store(now_ns, kRelaxed);
+}
+
+void Record::Finished(uint64_t handle, Kind kind, int64_t bytes, bool is_ok,
+                      const OverlapClock& clock) {
+  if (!is_active()) return;
+  const int64_t now_ns = NowNs();
+  if (RecordEntry* const entry = Find(handle); entry != nullptr) {
+    entry->finished_ns.store(now_ns, kRelaxed);
+    entry->state.store(is_ok ? 1 : 2, kRelaxed);
+  }
+  const int place = static_cast<int>(kind);
+  Add(is_ok ? kFinished : kFailed, 1);
+  Add(kBytes, bytes);
+  Add(static_cast<Counter>(kOfKind + place), 1);
+  Add(static_cast<Counter>(kBytesOfKind + place), bytes);
+  Set(kLastProgressNs, now_ns);
+  if (now_ns - clock_read_ns_.load(kRelaxed) < kClockEveryNs) return;
+  clock_read_ns_.store(now_ns, kRelaxed);
+  const OverlapClock::Totals totals = clock.totals();
+  Set(kCommunicatingNs, before_.communicating_ns + totals.communicating_ns);
+  Set(kWaitingNs, before_.waiting_ns + totals.waiting_ns);
+  Set(kBothNs, before_.both_ns + totals.both_ns);
+}
+
+void Record::Forget(uint64_t handle) {
+  RecordEntry* const entry = Find(handle);
+  if (entry == nullptr) return;
+  entry->handle.store(0, kRelaxed);
+  Add(kSubmitted, -1);
+}
+
+void Record::Add(Counter counter, int64_t by) {
+  if (counters_ != nullptr) counters_[counter].fetch_add(by, kRelaxed);
+}
+
+void Record::Set(Counter counter, int64_t value) {
+  if (counters_ != nullptr) counters_[counter].store(value, kRelaxed);
+}
+
+RecordEntry* Record::Find(uint64_t handle) const {
+  if (entries_ == nullptr) return nullptr;
+  RecordEntry& entry = entries_[handle % kEntries];
+  return entry.handle.load(kRelaxed) == handle ? &entry : nullptr;
+}
+
+uint32_t Record::Text(std::string_view text) {
+  text = text.substr(0, 1000);
+  const uint64_t needed = sizeof(uint16_t) + text.size();
+  std::atomic<uint64_t>& used = UsedOf(memory_);
+  const uint64_t place = used.fetch_add(needed);
+  if (place + needed > kTextBytes) {  // the texts are full: what comes later has no name
+    used.fetch_sub(needed);
+    return 0;
+  }
+  const auto length = static_cast<uint16_t>(text.size());
+  std::byte* const at = memory_ + kTextsAt + place;
+  std::memcpy(at + sizeof length, text.data(), text.size());
+  std::memcpy(at, &length, sizeof length);
+  return static_cast<uint32_t>(place);
+}
+
+uint32_t Record::WordOf(std::string_view word) {
+  if (word.empty()) return 0;
+  for (Word& each : words_) {
+    const char* text = each.text.load(std::memory_order_acquire);
+    if (text == word.data()) return each.place.load(kRelaxed);
+    if (text != nullptr) continue;
+    // Two lanes may write one word twice, into two places: both are read as the same text.
+    each.place.store(Text(word), kRelaxed);
+    if (each.text.compare_exchange_strong(text, word.data(), std::memory_order_release)) {
+      return each.place.load(kRelaxed);
+    }
+  }
+  return 0;
+}
+
+}  // namespace rabit

@@ -1,0 +1,117 @@
+// Record: what the operations of this rank have come to, in a mapped file that outlives the process.
+//
+// The package makes the file and its header (rabit/diagnostics/record/layout.py has the same numbers);
+// the engine writes operations, the texts that they name, and counters.  Who reads it, a doctor or
+// an agent, needs neither this process nor its locks.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/kind.h"
+#include "base/status.h"
+#include "engine/overlap_clock.h"
+#include "engine/request.h"
+
+namespace rabit {
+
+// One operation.  Fields are written one by one while others read: `handle` is zero while what it
+// names is replaced, so that a reader who finds it equal before and after has one operation's.
+struct RecordEntry {
+  std::atomic<uint64_t> handle;  // 0: nothing
+  std::atomic<uint64_t> round;   // of all agreed operations, from 1, equal on all ranks; 0: not yet
+  std::atomic<int64_t> submitted_ns;  // NowNs; so are the others, 0: not yet
+  std::atomic<int64_t> agreed_ns;
+  std::atomic<int64_t> started_ns;
+  std::atomic<int64_t> finished_ns;
+  std::atomic<int64_t> elements;
+  std::atomic<int64_t> number;         // of a name that ends in one; -1: it does not
+  std::atomic<uint32_t> name;          // places in the texts
+  std::atomic<uint32_t> algorithm;     // 0: none yet
+  std::atomic<uint32_t> backend;       // 0: none yet
+  std::atomic<GroupId> group;
+  std::atomic<uint8_t> kind;
+  std::atomic<uint8_t> dtype;
+  std::atomic<uint8_t> state;  // 0: open, 1: well, 2: failed
+  std::atomic<uint8_t> lane;
+  std::atomic<uint32_t> epoch;
+  std::atomic<int32_t> root;
+  std::atomic<int32_t> priority;
+};
+static_assert(sizeof(RecordEntry) == 96, "the format of the file");
+
+// Thread-safe, apart from Start.  Without a file every call returns at once.
+class Record {
+ public:
+  enum Counter {
+    kSubmitted,
+    kFinished,
+    kFailed,
+    kBytes,
+    kNegotiationNs,
+    kCommunicatingNs,
+    kWaitingNs,
+    kBothNs,
+    kStallReports,
+    kLastProgressNs,
+    kBuckets,
+    kRunning,  // 1 from Start to Stop
+    kOfKind = 16,
+    kBytesOfKind = 32,
+  };
+  static constexpr uint32_t kFormat = 1;
+  static constexpr size_t kEntries = 4096;
+
+  Record() = default;
+  ~Record();
+  Record(const Record&) = delete;
+  Record& operator=(const Record&) = delete;
+
+  // Once.  `path`: a file that the package has made; empty: nothing is recorded.
+  Status Start(const std::string& path, int64_t epoch);
+  void Stop();
+  bool is_active() const { return entries_ != nullptr; }
+
+  // The place of a name's text, which is written once, and the number that it ends in or -1.  The
+  // caller keeps others out.
+  std::pair<uint32_t, int64_t> NameOf(std::string_view name);
+
+  void Submitted(uint64_t handle, const Request& request, uint32_t name, int64_t number,
+                 int64_t now_ns);
+  void Agreed(uint64_t handle, uint64_t round, int64_t submitted_ns, int64_t now_ns);
+  // The bucket in which it is, or the first of them, begins.  Names are constants of the process.
+  void Started(uint64_t handle, std::string_view backend, std::string_view algorithm, int lane,
+               int64_t now_ns);
+  void Finished(uint64_t handle, Kind kind, int64_t bytes, bool is_ok, const OverlapClock& clock);
+  void Forget(uint64_t handle);
+  void Add(Counter counter, int64_t by);
+  void Set(Counter counter, int64_t value);
+
+ private:
+  RecordEntry* Find(uint64_t handle) const;
+  uint32_t Text(std::string_view text);
+  uint32_t WordOf(std::string_view word);
+
+  std::byte* memory_ = nullptr;
+  RecordEntry* entries_ = nullptr;
+  std::atomic<int64_t>* counters_ = nullptr;
+  uint32_t epoch_ = 0;
+  OverlapClock::Totals before_;  // of earlier engines of this process
+  std::atomic<int64_t> clock_read_ns_{0};
+  std::vector<std::pair<std::string, uint32_t>> stems_;  // of names that end in a number
+  // Backends and algorithms, by the address of their name: found without a lock once written.
+  struct Word {
+    std::atomic<const char*> text;
+    std::atomic<uint32_t> place;
+  };
+  static constexpr size_t kWords = 64;
+  Word words_[kWords] = {};
+};
+
+}  // namespace rabit

@@ -1,0 +1,109 @@
+#include "engine/record.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "testing/test.h"
+
+namespace rabit {
+namespace {
+
+constexpr size_t kFileBytes = 690'176;
+constexpr size_t kEntriesAt = 77'824;
+
+struct RecordFile {
+  explicit RecordFile(size_t bytes, const std::string& magic = "rabitrec") {
+    const int file = ::mkstemp(path.data());
+    RABIT_CHECK(file >= 0 && ::ftruncate(file, static_cast<off_t>(bytes)) == 0, path);
+    RABIT_CHECK(::pwrite(file, magic.data(), magic.size(), 0) == 8, path);
+    ::close(file);
+  }
+  ~RecordFile() { ::unlink(path.c_str()); }
+  std::string Content() const {
+    std::ifstream file(path, std::ios::binary);
+    std::stringstream all;
+    all << file.rdbuf();
+    return all.str();
+  }
+  int64_t At(size_t place) const {
+    int64_t value = 0;
+    std::memcpy(&value, Content().data() + place, sizeof value);
+    return value;
+  }
+  std::string path = "/tmp/rabit_record_XXXXXX";
+};
+
+Request SomeRequest() {
+  Request request;
+  request.name = "grad.weight";
+  request.signature.kind = Kind::kAllreduce;
+  request.input.count = 100;
+  return request;
+}
+
+TEST(Record, HoldsWhatAnOperationHasComeTo) {
+  RecordFile file(kFileBytes);
+  Record record;
+  OverlapClock clock;
+  ASSERT_OK(record.Start(file.path, 3));
+
+  const auto [name, number] = record.NameOf("grad.weight");
+  record.Submitted(4097, SomeRequest(), name, number, 11);
+  record.Agreed(4097, 7, 11, 12);
+  record.Started(4097, "builtin", "ring", 1, 13);
+  record.Finished(4097, Kind::kAllreduce, 400, true, clock);
+
+  const size_t entry = kEntriesAt + sizeof(RecordEntry);  // 4097 % 4096
+  EXPECT_EQ(file.At(entry), 4097);
+  EXPECT_EQ(file.At(entry + 8), 7);
+  EXPECT_EQ(file.At(entry + 16), 11);
+  EXPECT_EQ(file.At(entry + 24), 12);
+  EXPECT_EQ(file.At(entry + 32), 13);
+  EXPECT_EQ(file.At(entry + 48), 100);
+  EXPECT_TRUE(file.Content().find("grad.weight") != std::string::npos);
+  EXPECT_TRUE(file.Content().find("ring") != std::string::npos);
+}
+
+TEST(Record, NamesThatEndInANumberShareOneText) {
+  RecordFile file(kFileBytes);
+  Record record;
+  ASSERT_OK(record.Start(file.path, 1));
+
+  const auto first = record.NameOf("allreduce.noname.1");
+  const auto second = record.NameOf("allreduce.noname.22");
+
+  EXPECT_EQ(first.first, second.first);
+  EXPECT_EQ(second.second, 22);
+}
+
+TEST(Record, NamesWithoutEndFillTheTextsAndNothingElse) {
+  RecordFile file(kFileBytes);
+  Record record;
+  ASSERT_OK(record.Start(file.path, 1));
+
+  for (int i = 0; i < 10'000; ++i) (void)record.NameOf("parameter" + std::to_string(i));
+
+  EXPECT_EQ(record.NameOf("one.more.parameter").first, 0u);
+  EXPECT_EQ(file.At(kEntriesAt), 0);
+}
+
+TEST(Record, AFileThatIsNoRecordIsRefused) {
+  RecordFile small(100);
+  RecordFile other(kFileBytes, "somefile");
+  Record record;
+
+  const Status too_short = record.Start(small.path, 1);
+
+  EXPECT_TRUE(too_short.message().find("too short") != std::string::npos);
+  EXPECT_TRUE(!record.Start(other.path, 1).ok());
+  EXPECT_TRUE(!record.Start("/tmp/there/is/none", 1).ok());
+  record.Finished(1, Kind::kAllreduce, 4, true, OverlapClock());
+}
+
+}  // namespace
+}  // namespace rabit

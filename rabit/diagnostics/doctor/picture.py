@@ -1,0 +1,319 @@
+"""Picture: what a look at all ranks of a job amounts to: its phase, who is last, and what is different there."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from rabit.diagnostics.look.stacks import Frame, users_line
+from rabit.diagnostics.tracebacks import is_ours
+
+__all__ = ["Key", "Picture", "RankView"]
+
+# An operation that ranks do together: kind, name, group.
+Key = tuple[str, str, int]
+# After so long without an operation that ends, a job with something open hangs.
+_HANGS_AFTER_S = 2.0
+_PAIRS = ("send", "recv")
+
+
+@dataclass
+class RankView:
+    """One rank in a look."""
+
+    rank: int
+    document: Mapping[str, Any]
+    end: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # {"status": …, "raised": …} of one that has ended
+
+    @property
+    def host(self) -> str:
+        return str(self.document.get("host", ""))
+
+    @property
+    def header(self) -> Mapping[str, Any]:
+        return dict(self.document.get("header", {}))
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        return dict(self.document.get("counters", {}))
+
+    @cached_property
+    def operations(self) -> list[Mapping[str, Any]]:
+        """Of the newest engine."""
+        found = list(self.document.get("operations", []))
+        newest = max((each["epoch"] for each in found), default=0)
+        return [each for each in found if each["epoch"] == newest]
+
+    @cached_property
+    def open(self) -> list[Mapping[str, Any]]:
+        return [each for each in self.operations if each["state"] == "open"]
+
+    @cached_property
+    def waits_for(self) -> list[Mapping[str, Any]]:
+        """What is open and not agreed: some rank has not submitted it."""
+        found = [each for each in self.open if not each["agreed_ns"]]
+        if not found and "status" in self.end:  # What waited has failed with its job.
+            found = [each for each in self.operations[-8:] if each["state"] == "failed" and not each["agreed_ns"]]
+        return found
+
+    @property
+    def process(self) -> Mapping[str, Any]:
+        return dict(self.document.get("now", {}))
+
+    @property
+    def is_alive(self) -> bool:
+        return bool(self.process) and self.process.get("state") != "Z" and "status" not in self.end
+
+    @property
+    def state(self) -> str:
+        return str(self.process.get("state", ""))
+
+    @property
+    def steps(self) -> int:
+        return int(self.counters.get("steps", 0))
+
+    @cached_property
+    def stacks(self) -> list[Sequence[Frame]]:
+        """Of the main thread, one for each time that it was asked."""
+        found = []
+        for threads in self.document.get("stacks", []):
+            main = next((each["frames"] for each in threads if each["main"]), None)
+            if main:
+                found.append(main)
+        return found
+
+    @property
+    def stack(self) -> Sequence[Frame]:
+        return self.stacks[-1] if self.stacks else []
+
+    @property
+    def line(self) -> str:
+        """Where the user's own code is; "": nobody knows."""
+        return users_line(self.stack) or str(self.end.get("place", ""))
+
+    @property
+    def is_in_rabit(self) -> bool:
+        """Its main thread waits in this library."""
+        return bool(self.stack) and is_ours(self.stack[0][0])
+
+    def is_in(self, *words: str) -> float:
+        """The share of its stacks with a frame whose file or function holds one of `words`."""
+        if not self.stacks:
+            return 0.0
+        return sum(_holds(each, words) for each in self.stacks) / len(self.stacks)
+
+    def frame_with(self, *words: str) -> str:
+        """The innermost frame that holds one of `words`."""
+        for stack in self.stacks:
+            for file, line, function in stack:
+                if any(word in f"{file} {function}" for word in words):
+                    return f"{file}:{line}, in {function}"
+        return ""
+
+    def rate(self, name: str) -> float | None:
+        """How fast a number of the process grew while it was looked at, per second; None: it is not known."""
+        before, now = self.document.get("before", {}), self.document.get("now", {})
+        if name not in before or name not in now or now["time_ns"] <= before["time_ns"]:
+            return None
+        span_s: float = (now["time_ns"] - before["time_ns"]) / 1e9
+        return float(now[name] - before[name]) / span_s
+
+    @property
+    def processor_share(self) -> float:
+        """Cores that it uses."""
+        return ((self.rate("user_ms") or 0.0) + (self.rate("system_ms") or 0.0)) / 1e3
+
+    @property
+    def delay_share(self) -> float:
+        """How much of the time its threads were ready to run and did not, added up."""
+        return (self.rate("run_delay_ms") or 0.0) / 1e3
+
+    @property
+    def idle_s(self) -> float:
+        """Since an operation has ended."""
+        now_ns = int(self.process.get("time_ns", 0))
+        last_ns = int(self.counters.get("last_progress_ns", 0))
+        return (now_ns - last_ns) / 1e9 if now_ns and last_ns else 0.0
+
+    @property
+    def has_begun(self) -> bool:
+        return bool(self.counters.get("submitted", 0))
+
+    @property
+    def samples(self) -> Sequence[Mapping[str, int]]:
+        return list(self.document.get("samples", []))
+
+    @property
+    def marks(self) -> Sequence[Mapping[str, Any]]:
+        return list(self.document.get("marks", []))
+
+    @cached_property
+    def step_s(self) -> list[float]:
+        return [each["duration_ns"] / 1e9 for each in self.marks if each["text"] == "step"]
+
+
+def _holds(stack: Sequence[Frame], words: Sequence[str]) -> bool:
+    return any(word in f"{file} {function}" for file, _, function in stack for word in words)
+
+
+class Picture:
+    """All ranks of a look.  `look`: {"hosts": …, "ranks": …, "ended": …}, as the launcher answers."""
+
+    def __init__(self, look: Mapping[str, Any]) -> None:
+        ended = look.get("ended", {})
+        self.hosts: Mapping[str, Mapping[str, Any]] = look.get("hosts", {})
+        numbers = sorted({int(each) for each in (*look.get("ranks", {}), *ended)})
+        self.ranks = {
+            rank: RankView(rank, look.get("ranks", {}).get(str(rank), {}), ended.get(str(rank), {}))
+            for rank in numbers
+        }
+        sizes = [int(view.header.get("size", 0)) for view in self.ranks.values()]
+        self.size = max([*sizes, int(look.get("size", 0)), len(self.ranks)], default=0)
+        self.is_after = bool(look.get("is_after")) or not any(
+            view.is_alive for view in self.ranks.values()
+        )
+
+    @cached_property
+    def phase(self) -> str:
+        """ "starting", "ended", "hung", "running" (steps go on) or "idle" (no operation is open, none ends)."""
+        if self.is_after:
+            return "ended"
+        known = [view for view in self.ranks.values() if view.document]
+        if len(known) < self.size or not any(view.has_begun for view in known):
+            return "starting"
+        idle_s = min((view.idle_s for view in known if view.is_alive), default=0.0)
+        if idle_s < max(_HANGS_AFTER_S, 3 * self.step_s):
+            return "running"
+        return "hung" if any(view.open for view in known) else "idle"
+
+    @cached_property
+    def step_s(self) -> float:
+        """Seconds of a step, the median of all ranks; 0: nobody counts steps."""
+        found = [each for view in self.ranks.values() for each in view.step_s[-50:]]
+        return statistics.median(found) if found else 0.0
+
+    @cached_property
+    def oldest(self) -> tuple[Key, list[int], list[int]] | None:
+        """What ranks have waited for longest: the operation, who waits, and who has not submitted it."""
+        waiting: dict[Key, dict[int, int]] = defaultdict(dict)
+        for rank, view in self.ranks.items():
+            for each in view.waits_for:
+                if each["kind"] not in _PAIRS:
+                    waiting[each["kind"], each["name"], each["group"]][rank] = each["submitted_ns"]
+        missing = {
+            key: sorted(self.members_of(key[2]) - set(by_rank)) for key, by_rank in waiting.items()
+        }
+        found = [
+            (min(self.aligned(rank, at) for rank, at in by_rank.items()), key)
+            for key, by_rank in waiting.items()
+            if missing[key]
+        ]
+        if not found:
+            return None
+        key = min(found)[1]
+        return key, sorted(waiting[key]), missing[key]
+
+    def members_of(self, group: int) -> set[int]:
+        """The ranks of a group, as far as records tell: those that have used it."""
+        if group == 0:
+            return {rank for rank, view in self.ranks.items() if view.document}
+        return {
+            rank
+            for rank, view in self.ranks.items()
+            if any(each["group"] == group for each in view.operations)
+        }
+
+    @cached_property
+    def late(self) -> list[int]:
+        """Who is last: in a job that hangs the ranks that others wait for; in a slow one who comes last often."""
+        if self.phase in ("hung", "ended"):
+            return self.oldest[2] if self.oldest else []
+        if self.phase != "running":
+            return []
+        worst = self.late_share
+        if not worst:
+            return []
+        top = max(worst.values())
+        return (
+            [rank for rank, share in worst.items() if share >= max(0.1, 0.7 * top)]
+            if top >= 0.1
+            else []
+        )
+
+    @property
+    def waiting(self) -> list[int]:
+        """Ranks that wait for others."""
+        return self.oldest[1] if self.oldest else []
+
+    @cached_property
+    def late_share(self) -> dict[int, float]:
+        """By rank: for how much of the time the other ranks waited for this one alone."""
+        lateness, first, last = Counter[int](), 0.0, 0.0
+        for by_rank in self._rounds[-2000:]:
+            if len(by_rank) < 2:
+                continue
+            order = sorted(by_rank.items(), key=lambda item: item[1])
+            (_, second), (rank, at) = order[-2], order[-1]
+            if len(order) == 2:
+                second = order[0][1]
+            lateness[rank] += int(max(0.0, at - second) * 1e9)
+            first = min(first or at, order[0][1])
+            last = max(last, at)
+        span = last - first
+        return {rank: each / 1e9 / span for rank, each in lateness.items()} if span > 0 else {}
+
+    @cached_property
+    def _rounds(self) -> list[dict[int, float]]:
+        """Of each agreed operation when each rank submitted it, in seconds of rank 0's host's clock."""
+        found: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
+        for rank, view in self.ranks.items():
+            for each in view.operations:
+                if each["round"] and each["kind"] not in _PAIRS:
+                    found[each["epoch"], each["round"]][rank] = self.aligned(
+                        rank, each["submitted_ns"]
+                    )
+        return [found[key] for key in sorted(found)]
+
+    def aligned(self, rank: int, at_ns: int) -> float:
+        """Seconds of the clock of the first rank's host: ranks learn of an agreement at nearly the same moment."""
+        return (at_ns - self._offsets.get(rank, 0)) / 1e9
+
+    @cached_property
+    def _offsets(self) -> dict[int, int]:
+        first = next((view for view in self.ranks.values() if view.operations), None)
+        if first is None:
+            return {}
+        agreed = {each["round"]: each["agreed_ns"] for each in first.operations if each["round"]}
+        found = {}
+        for rank, view in self.ranks.items():
+            if view.header.get("boot") == first.header.get("boot"):
+                continue  # One clock.
+            gaps = [
+                each["agreed_ns"] - agreed[each["round"]]
+                for each in view.operations
+                if each["round"] in agreed
+            ]
+            found[rank] = int(statistics.median(gaps)) if gaps else 0
+        return found
+
+    def others(self, ranks: Sequence[int]) -> list[RankView]:
+        """The views of all ranks but these."""
+        return [view for rank, view in self.ranks.items() if rank not in ranks]
+
+    def median_of(self, ranks: Sequence[int], name: str) -> float:
+        """Of a property of views, over all ranks but these; 0 without any."""
+        found = [float(getattr(view, name)) for view in self.others(ranks)]
+        return statistics.median(found) if found else 0.0
+
+    def by_host(self) -> dict[str, list[RankView]]:
+        """The ranks of each host."""
+        found: dict[str, list[RankView]] = defaultdict(list)
+        for view in self.ranks.values():
+            found[view.host].append(view)
+        return dict(found)

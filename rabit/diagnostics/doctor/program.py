@@ -1,0 +1,430 @@
+"""Signatures of faults in the program: what the late rank does instead of calling the operation."""
+
+from __future__ import annotations
+
+import statistics
+
+from rabit.diagnostics.doctor.cause import Found
+from rabit.diagnostics.doctor.picture import Key, Picture, RankView
+from rabit.diagnostics.look.stacks import ranks_text
+
+__all__ = [
+    "blocking_call",
+    "branch",
+    "checkpoint",
+    "collector",
+    "compile_on_one",
+    "cross_order",
+    "data_skew",
+    "fork_deadlock",
+    "left_early",
+    "loader_disk",
+    "loader_slow",
+    "nonfinite",
+    "other_steps",
+    "raised",
+]
+
+_LOADER = (
+    "dataloader.py",
+    "DataLoader",
+    "_get_data",
+    "_next_data",
+    "multiprocessing/queues",
+    "loader",
+)
+_NETWORK = (
+    "ssl.py",
+    "socket.py",
+    "http/client",
+    "urllib",
+    "requests/",
+    "wandb",
+    "mlflow",
+    "smtplib",
+    "ftplib",
+)
+_CHECKPOINT = (
+    "checkpoint",
+    "torch/serialization",
+    "fsync",
+    "save_file",
+    "safetensors",
+    "pickle.py",
+)
+_COMPILE = (
+    "_dynamo",
+    "_inductor",
+    "torch/compiler",
+    "triton",
+    "jax/_src/compiler",
+    "cpp_extension",
+    "codecache",
+)
+_LOCKS = ("futex", "hrtimer_nanosleep")
+
+
+def _name(key: Key) -> str:
+    return f"{key[0]} '{key[1]}'"
+
+
+def _waiting_text(picture: Picture) -> str:
+    assert picture.oldest is not None
+    key, waiting, _ = picture.oldest
+    line = next((picture.ranks[rank].line for rank in waiting if picture.ranks[rank].line), "")
+    verb = "waits" if len(waiting) == 1 else "wait"
+    return f"{ranks_text(waiting)} {verb} for {_name(key)}" + (f" at {line}" if line else "")
+
+
+def _late_views(picture: Picture) -> list[RankView]:
+    return [picture.ranks[rank] for rank in picture.late]
+
+
+def branch(picture: Picture) -> Found | None:
+    """A late rank is awake in code of the user, or waits there, and not in the operation."""
+    if picture.oldest is None:
+        return None
+    views = [view for view in _late_views(picture) if view.is_alive and not view.is_in_rabit]
+    if not views:
+        return None
+    others = {picture.ranks[rank].line for rank in picture.waiting}
+    line = views[0].line
+    score = 0.75 if line and line not in others else 0.4
+    # Two looks at one place: it stays there.
+    if len(views[0].stacks) > 1 and len({str(stack[:1]) for stack in views[0].stacks}) == 1:
+        score += 0.1
+    evidence = [_waiting_text(picture)]
+    if line:
+        evidence.append(f"{ranks_text([view.rank for view in views])} is at {line}")
+    values = {
+        "rank": ranks_text(picture.late),
+        "line": line or "another place",
+        "name": _name(picture.oldest[0]),
+    }
+    return Found(score, picture.late, sorted({view.host for view in views}), line, evidence, values)
+
+
+def cross_order(picture: Picture) -> Found | None:
+    """Two ranks wait in different operations, each of which the other has not submitted."""
+    if picture.oldest is None:
+        return None
+    key, waiting, missing = picture.oldest
+    for rank in missing:
+        view = picture.ranks[rank]
+        own = [(each["kind"], each["name"], each["group"]) for each in view.waits_for]
+        crossed = [
+            each for each in own if not any(_has(picture.ranks[other], each) for other in waiting)
+        ]
+        if crossed:
+            other = crossed[0]
+            evidence = [
+                _waiting_text(picture),
+                f"{ranks_text([rank])} waits for {_name(other)} at {view.line or '?'}",
+            ]
+            values = {"a": _name(key), "b": _name(other), "rank": ranks_text([rank])}
+            return Found(0.92, missing, [view.host], view.line, evidence, values)
+    return None
+
+
+def _has(view: RankView, key: Key) -> bool:
+    return any((each["kind"], each["name"], each["group"]) == key for each in view.open)
+
+
+def other_steps(picture: Picture) -> Found | None:
+    """Ranks have made different numbers of steps, and one of those with fewer or more has ended or goes elsewhere."""
+    if picture.size < 2:
+        return None
+    steps = {rank: view.steps for rank, view in picture.ranks.items() if view.document}
+    if not steps or not max(steps.values()):
+        return None
+    late = picture.late or [rank for rank, view in picture.ranks.items() if _ended_well(view)]
+    if not late:
+        return None
+    ended = [
+        rank
+        for rank in late
+        if not picture.ranks[rank].is_alive and _ended_well(picture.ranks[rank])
+    ]
+    rest = [count for rank, count in steps.items() if rank not in late]
+    if not ended or not rest:
+        return None
+    least, most = min(steps[rank] for rank in ended), max(rest)
+    evidence = [
+        f"{ranks_text(ended)} ended well after {least} steps",
+        f"{ranks_text([rank for rank in steps if rank not in late])} is in step {most + 1}",
+    ]
+    values = {"rank": ranks_text(ended), "steps": least, "others": most}
+    return Found(
+        0.95, ended, sorted({picture.ranks[rank].host for rank in ended}), "", evidence, values
+    )
+
+
+def _ended_well(view: RankView) -> bool:
+    if "status" in view.end:
+        return bool(view.end["status"] == 0)
+    return view.header.get("end") == "stopped"
+
+
+def left_early(picture: Picture) -> Found | None:
+    """A rank has ended well while others waited for it, and nobody counts steps."""
+    if picture.oldest is None or any(view.steps for view in picture.ranks.values()):
+        return None
+    ended = [
+        rank
+        for rank in picture.late
+        if _ended_well(picture.ranks[rank]) and not picture.ranks[rank].is_alive
+    ]
+    if not ended:
+        return None
+    counts = {rank: view.counters.get("submitted", 0) for rank, view in picture.ranks.items()}
+    evidence = [
+        _waiting_text(picture),
+        f"{ranks_text(ended)} ended well after {min(counts[rank] for rank in ended)} operations; another rank has "
+        f"submitted {max(counts.values())}",
+    ]
+    return Found(
+        0.9,
+        ended,
+        sorted({picture.ranks[rank].host for rank in ended}),
+        "",
+        evidence,
+        {"rank": ranks_text(ended)},
+    )
+
+
+def fork_deadlock(picture: Picture) -> Found | None:
+    """The main thread waits for workers that all sleep on a lock without using a processor."""
+    for view in _late_views(picture):
+        workers = [each for each in view.document.get("workers", []) if each.get("state") == "S"]
+        if not workers or view.is_in(*_LOADER) < 0.5:
+            continue
+        stuck = [each for each in workers if "futex" in str(each.get("waits_in", ""))]
+        if not stuck or len(view.document["workers"]) != len(workers):
+            continue
+        spent = sum(each.get("user_ms", 0) for each in workers)
+        evidence = [
+            f"rank {view.rank} waits for its loader at {view.frame_with(*_LOADER)}",
+            f"{len(stuck)} of {len(workers)} worker processes wait for a lock (futex), having used {spent} ms in all",
+        ]
+        return Found(0.85, [view.rank], [view.host], view.line, evidence, {"workers": len(workers)})
+    return None
+
+
+def _loader_share(view: RankView) -> float:
+    return max(
+        view.is_in(*_LOADER),
+        view.counters.get("loader_ns", 0) / max(1, view.counters.get("step_ns", 0)),
+    )
+
+
+def loader_slow(picture: Picture) -> Found | None:
+    """The late rank is found waiting for its data, whose workers compute."""
+    for view in _late_views(picture):
+        share = _loader_share(view)
+        if share < 0.4:
+            continue
+        workers = view.document.get("workers", [])
+        busy = sum(each.get("state") == "R" for each in workers)
+        if workers and not busy and picture.phase == "hung":
+            continue
+        waits_for_disk = sum(each.get("state") == "D" for each in [*workers, view.process])
+        if waits_for_disk > busy:
+            continue
+        peers = max((_loader_share(other) for other in picture.others([view.rank])), default=0.0)
+        evidence = [
+            f"rank {view.rank} is found loading data in {share:.0%} of the looks, the other ranks in {peers:.0%}",
+            f"at {view.frame_with(*_LOADER)}",
+        ]
+        if workers:
+            evidence.append(f"{busy} of its {len(workers)} workers compute")
+        free = int(picture.hosts.get(view.host, {}).get("processors", 0))
+        score = min(0.92, 0.55 + 0.5 * (share - peers))
+        return Found(
+            score,
+            [view.rank],
+            [view.host],
+            view.line,
+            evidence,
+            {"rank": f"rank {view.rank}", "processors": free},
+        )
+    return None
+
+
+def loader_disk(picture: Picture) -> Found | None:
+    """The late rank or its workers wait for storage."""
+    for view in _late_views(picture):
+        processes = [view.process, *view.document.get("workers", [])]
+        asleep = [each for each in processes if each.get("state") == "D"]
+        delay = (view.rate("block_io_ms") or 0.0) / 1e3
+        if not asleep and delay < 0.2:
+            continue
+        rate = view.rate("read_bytes") or 0.0
+        share = max(delay, len(asleep) / len(processes))
+        evidence = [f"rank {view.rank} or its workers wait for storage {share:.0%} of the time"]
+        if rate:
+            evidence.append(f"it reads {rate / 1e6:.1f} MB/s")
+        return Found(
+            0.65, [view.rank], [view.host], view.line, evidence, {"rate": f"{rate / 1e6:.1f}"}
+        )
+    return None
+
+
+def data_skew(picture: Picture) -> Found | None:
+    """The late rank computes more than its peers, with a processor of its own, and is not loading."""
+    if picture.phase != "running" or len(picture.ranks) < 2:
+        return None
+    for view in _late_views(picture):
+        peers = picture.median_of([view.rank], "processor_share")
+        explained = max(
+            _loader_share(view), view.is_in(*_NETWORK), view.is_in(*_CHECKPOINT), view.is_in(*_COMPILE)
+        )
+        # Who waits for a core more than its peers do is late because of that.
+        is_starved = view.delay_share > 0.15 + 1.5 * picture.median_of([view.rank], "delay_share")
+        factor = view.processor_share / peers if peers > 0.02 else 4.0
+        if view.processor_share < 0.3 or is_starved or explained > 0.3 or factor < 1.25:
+            continue
+        share = picture.late_share.get(view.rank, 0.0)
+        evidence = [
+            f"the others wait for rank {view.rank} {share:.0%} of the time",
+            f"rank {view.rank} uses {view.processor_share:.1f} cores and the others {peers:.1f}, and it does not "
+            "wait for a core longer than they do",
+        ]
+        values = {"rank": f"rank {view.rank}", "factor": f"{factor:.1f}"}
+        score = 0.88 if factor >= 1.5 and share >= 0.2 else 0.7
+        return Found(score, [view.rank], [view.host], view.line, evidence, values)
+    return None
+
+
+def compile_on_one(picture: Picture) -> Found | None:
+    """The late rank compiles."""
+    for view in _late_views(picture):
+        share = view.is_in(*_COMPILE)
+        compilers = [
+            each
+            for each in view.document.get("workers", [])
+            if str(each.get("command", "")).startswith(
+                ("cc1", "c++", "g++", "gcc", "clang", "nvcc", "ptxas", "ld")
+            )
+        ]
+        if share < 0.3 and not compilers:
+            continue
+        what = (
+            f"starts {compilers[0]['command']}"
+            if compilers
+            else f"is at {view.frame_with(*_COMPILE)}"
+        )
+        return Found(
+            0.9,
+            [view.rank],
+            [view.host],
+            view.line,
+            [f"rank {view.rank} {what}"],
+            {"rank": f"rank {view.rank}"},
+        )
+    return None
+
+
+def checkpoint(picture: Picture) -> Found | None:
+    """The late rank writes a checkpoint."""
+    for view in _late_views(picture):
+        share = view.is_in(*_CHECKPOINT)
+        marked = [each for each in view.marks if "checkpoint" in each["text"]]
+        if share < 0.3:
+            continue
+        evidence = [f"rank {view.rank} is at {view.frame_with(*_CHECKPOINT)}"]
+        if marked:
+            evidence.append(f"its last checkpoint took {marked[-1]['duration_ns'] / 1e9:.1f} s")
+        score = 0.9 if share > 0.7 else 0.86
+        return Found(
+            score, [view.rank], [view.host], view.line, evidence, {"rank": f"rank {view.rank}"}
+        )
+    return None
+
+
+def blocking_call(picture: Picture) -> Found | None:
+    """The late rank waits for a host outside of the job."""
+    for view in _late_views(picture):
+        share = view.is_in(*_NETWORK)
+        if share < 0.3:
+            continue
+        evidence = [
+            f"rank {view.rank} is at {view.frame_with(*_NETWORK)} in {share:.0%} of the looks"
+        ]
+        return Found(
+            0.9 if share > 0.8 else 0.8,
+            [view.rank],
+            [view.host],
+            view.line,
+            evidence,
+            {"rank": f"rank {view.rank}"},
+        )
+    return None
+
+
+def collector(picture: Picture) -> Found | None:
+    """The garbage collector takes a good part of the time of the late rank."""
+    for rank in picture.late or list(picture.ranks):
+        view = picture.ranks[rank]
+        pauses = [each for each in view.marks if each["text"].startswith("gc ")]
+        if not pauses or not view.marks:
+            continue
+        span = max(each["end_ns"] for each in view.marks) - min(
+            each["end_ns"] for each in view.marks
+        )
+        share = sum(each["duration_ns"] for each in pauses) / max(span, 1)
+        if len(pauses) < 2 or share < 0.05:
+            continue
+        longest = max(each["duration_ns"] for each in pauses) / 1e6
+        evidence = [
+            f"the garbage collector of rank {rank} takes {share:.0%} of the time, up to {longest:.0f} ms at once"
+        ]
+        score = 0.92 if share > 0.15 else 0.86
+        return Found(score, [rank], [view.host], "", evidence, {"rank": f"rank {rank}"})
+    return None
+
+
+def nonfinite(picture: Picture) -> Found | None:
+    """A rank has counted values that are not finite."""
+    found = [rank for rank, view in picture.ranks.items() if view.counters.get("nonfinite", 0)]
+    raised = [
+        rank
+        for rank, view in picture.ranks.items()
+        if "not finite" in str(view.end.get("message", ""))
+    ]
+    ranks = sorted({*found, *raised})
+    if not ranks:
+        return None
+    view = picture.ranks[ranks[0]]
+    message = str(view.end.get("message", "")).partition("\n")[0]
+    return Found(
+        0.92,
+        ranks,
+        [view.host],
+        view.line,
+        [message or f"{ranks_text(ranks)} has counted values that are not finite"],
+        {},
+    )
+
+
+def raised(picture: Picture) -> Found | None:
+    """A rank has ended by an exception of its own: the others are a consequence."""
+    own = [
+        (view.end.get("at_s", 0.0), rank)
+        for rank, view in picture.ranks.items()
+        if view.end.get("raised") and view.end.get("lost", -1) < 0
+    ]
+    if not own:
+        return None
+    view = picture.ranks[min(own)[1]]
+    message = str(view.end.get("message", "")).partition("\n")[0]
+    text = f"rank {view.rank} raised {view.end['raised']}" + (f": {message}" if message else "")
+    steps = statistics.median([each.steps for each in picture.ranks.values()])
+    evidence = [text, f"after {view.steps} steps; the median of all ranks is {steps:g}"]
+    return Found(
+        0.91,
+        [view.rank],
+        [view.host],
+        view.line,
+        evidence,
+        {"line": view.line or "the line of its traceback"},
+    )

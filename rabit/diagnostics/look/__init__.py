@@ -1,0 +1,1 @@
+"""What can be seen of ranks from outside: records, stacks, processes and hosts, as one JSON document."""

@@ -1,0 +1,157 @@
+"""RecordFile: the package's part of a rank's record, that is all but what the engine writes."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import mmap
+import os
+import signal
+import sys
+import threading
+import time
+from typing import IO, Any
+
+from rabit.errors import InvalidArgument
+from rabit.record import layout
+from rabit.record.places import host_facts, start_ticks
+from rabit.version import __version__
+
+__all__ = ["STACK_SIGNAL", "RecordFile"]
+
+# Real-time signals are nobody's by convention; this one is far from both ends, which libraries take.
+STACK_SIGNAL = signal.SIGRTMIN + 17
+_VERSIONED = ("torch", "numpy", "mxnet", "mpi4py", "jax")
+_LONGEST_TEXT = 36
+
+
+class RecordFile:
+    """Thread-safe.  Marks cost about a microsecond.  A forked child writes nothing."""
+
+    def __init__(self, path: str, facts: dict[str, Any]) -> None:
+        """Makes the file.  facts: of the rank.  Raises InvalidArgument if the folder takes none."""
+        self.path = path
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._facts = facts
+        self._marks = 0
+        self._counters = [0] * 64
+        self._stacks: IO[bytes] | None = None
+        self.is_used = True  # by an engine
+        try:
+            with open(path, "wb+") as file:  # noqa: PTH123
+                os.fchmod(file.fileno(), 0o600)
+                file.truncate(layout.FILE_BYTES)
+                self._map = mmap.mmap(file.fileno(), layout.FILE_BYTES)
+        except OSError as error:
+            raise InvalidArgument(
+                f"the record {path} of rank {facts.get('rank')} cannot be written: {error.strerror}. Name a folder "
+                "that is writable (RABIT_RECORD, --record), or set RABIT_RECORD=0."
+            ) from error
+        self._map[: layout.FIXED.size] = layout.FIXED.pack(
+            layout.MAGIC, layout.FORMAT, layout.FILE_BYTES, 0
+        )
+        self._slot = 0
+        self._answer_for_stacks()
+        self.describe()
+
+    def describe(self, **facts: Any) -> None:
+        """Writes the header again, with these facts on top."""
+        self._facts.update(facts)
+        text = json.dumps({**_process_facts(self._pid), **self._facts}).encode()[
+            : layout.SLOT_BYTES - 4
+        ]
+        slot = self._slot % 2
+        at = layout.SLOTS[slot]
+        with self._lock:
+            self._map[at : at + 4 + len(text)] = len(text).to_bytes(4, "little") + text
+            self._slot += 1
+            # One aligned store makes the new slot count: a reader finds the old one or this one.
+            self._map[16:20] = (slot + 1).to_bytes(4, "little")
+
+    def count(self, name: str, by: int) -> int:
+        """Adds to one of the package's counters; the sum."""
+        place = layout.COUNTER_PLACES[name]
+        self._counters[place] += by
+        self._store(place, self._counters[place])
+        return self._counters[place]
+
+    def set(self, name: str, value: int) -> None:
+        """Sets one of the package's counters."""
+        place = layout.COUNTER_PLACES[name]
+        self._counters[place] = value
+        self._store(place, value)
+
+    def end_step(self) -> None:
+        """Counts a training step, and marks how long it took since the one before."""
+        if self._pid != os.getpid():
+            return
+        now_ns = time.monotonic_ns()
+        before_ns = self._counters[layout.COUNTER_PLACES["last_step_ns"]]
+        self.count("steps", 1)
+        self.set("last_step_ns", now_ns)
+        if before_ns:
+            self.count("step_ns", now_ns - before_ns)
+            self.mark("step", now_ns - before_ns, now_ns)
+
+    def _store(self, place: int, value: int) -> None:
+        at = layout.COUNTERS_AT + 8 * place
+        self._map[at : at + 8] = value.to_bytes(8, "little", signed=True)
+
+    def counters(self) -> dict[str, int]:
+        """All counters, the engine's too."""
+        values = layout.COUNTERS.unpack_from(self._map, layout.COUNTERS_AT)
+        return {name: values[place] for name, place in layout.COUNTER_PLACES.items()}
+
+    def mark(self, text: str, duration_ns: int = 0, end_ns: int = 0) -> None:
+        """Writes a mark that ends now or at `end_ns`, of the monotonic clock."""
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            self._marks += 1
+            number = self._marks
+            at = layout.MARKS_AT + number % layout.MARKS * layout.MARK.size
+            step = self._counters[layout.COUNTER_PLACES["steps"]]
+            short = text.encode(errors="replace")[:_LONGEST_TEXT]
+            entry = layout.MARK.pack(
+                number, end_ns or time.monotonic_ns(), duration_ns, step, short
+            )
+            self._map[at : at + 8] = bytes(8)
+            self._map[at + 8 : at + len(entry)] = entry[8:]
+            self._map[at : at + 8] = entry[:8]
+            self._store(layout.COUNTER_PLACES["marks"], number)
+
+    def _answer_for_stacks(self) -> None:
+        """From now on a signal has the interpreter write the stacks of all threads, whoever holds the GIL."""
+        if signal.getsignal(STACK_SIGNAL) is not signal.SIG_DFL:
+            return  # The program has a use of its own for it.
+        path = self.path.removesuffix(".rabit") + ".stacks"
+        try:
+            self._stacks = open(path, "ab")  # noqa: PTH123, SIM115
+            os.fchmod(self._stacks.fileno(), 0o600)
+            faulthandler.register(STACK_SIGNAL, file=self._stacks, all_threads=True, chain=False)
+        except (OSError, RuntimeError, ValueError):
+            return  # The record says that this rank shows no stacks.
+        self._facts["stacks"] = path
+        self._facts["stack_signal"] = int(STACK_SIGNAL)
+
+
+def _process_facts(pid: int) -> dict[str, Any]:
+    main = sys.modules.get("__main__")
+    loaded = {name: str(getattr(sys.modules.get(name), "__version__", "")) for name in _VERSIONED}
+    return {
+        "pid": pid,
+        "start_ticks": start_ticks(pid),
+        "main_thread": threading.main_thread().ident,
+        "main_native": threading.main_thread().native_id,
+        "script": str(getattr(main, "__file__", "") or ""),
+        "folder": os.getcwd(),  # noqa: PTH109
+        "realtime_ns": time.time_ns(),
+        "monotonic_ns": time.monotonic_ns(),
+        "versions": {
+            "rabit": __version__,
+            "python": sys.version.split()[0],
+            **{name: text for name, text in loaded.items() if text},
+        },
+        **host_facts(),
+    }

@@ -1,0 +1,185 @@
+"""The doctor, on looks made by hand: what it finds, and what it does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from faults import doctor_faults
+
+from rabit.diagnostics.doctor.diagnosis import diagnose, report_lines, verdict_lines
+from rabit.diagnostics.doctor.host_table import HOST_ROWS, HostsView
+from rabit.diagnostics.doctor.table import ROWS
+from rabit.diagnostics.look.stacks import merged, parse, ranks_text
+from rabit.diagnostics.metrics import openmetrics
+from rabit.record import layout
+from rabit.record.reader import Record
+
+S = 1_000_000_000
+COUNTERS = dict.fromkeys(layout.COUNTER_PLACES, 0)
+
+
+def operation(name: str, number: int, state: str = "done", at: int = S) -> dict[str, Any]:
+    """number: of the agreement; 0: there is none."""
+    done = state == "done"
+    return {
+        "name": name, "kind": "allreduce", "dtype": "float32", "elements": 4, "group": 0, "round": number,
+        "submitted_ns": at, "agreed_ns": at + 10 if number else 0, "started_ns": at + 20 if done else 0,
+        "finished_ns": at + 30 if done else 0, "state": state, "backend": "", "algorithm": "", "lane": 0, "epoch": 1,
+        "root": -1, "priority": 0,
+    }  # fmt: skip
+
+
+def rank(operations, frames=(), state="S", **more) -> dict[str, Any]:
+    now = {
+        "state": state, "time_ns": 20 * S, "start_ticks": 1, "user_ms": 100, "system_ms": 0, "run_delay_ms": 0,
+    }  # fmt: skip
+    document = {
+        "header": {"size": 2, "boot": "b", "pid": 7, "start_ticks": 1},
+        "counters": {**COUNTERS, "submitted": len(operations), "last_progress_ns": 2 * S},
+        "operations": operations,
+        "marks": [],
+        "samples": [],
+        "host": "h",
+        "before": {**now, "time_ns": 19 * S},
+        "now": now,
+        "workers": [],
+        "stacks": [[{"main": True, "frames": [list(each) for each in frames]}]] * 2 if frames else [],
+        "no_stacks": "",
+    }
+    return {**document, **more}
+
+
+WAITING = rank([operation("a", 1), operation("grad", 0, "open", 3 * S)], [("train.py", 13, "step")])
+
+
+def look(*ranks, **more) -> dict[str, Any]:
+    return {"hosts": {}, "ranks": dict(zip(map(str, range(len(ranks))), ranks, strict=True)), **more}
+
+
+def test_a_rank_in_another_branch_is_named_with_its_line():
+    late = rank([operation("a", 1)], [("train.py", 8, "evaluate")])
+
+    found = diagnose(look(WAITING, late))
+
+    assert found.phase == "hung"
+    first = found.causes[0].document()
+    assert (first["class"], first["ranks"]) == ("branch", [1])
+    assert first["line"] == "train.py:8, in evaluate"
+    assert "rank 1 has not submitted" in found.summary
+
+
+def test_calls_in_opposite_order_are_named():
+    crossed = rank([operation("a", 1), operation("other", 0, "open", 3 * S)], [("train.py", 9, "g")])
+
+    assert diagnose(look(WAITING, crossed)).causes[0].row.name == "cross-order"
+
+
+def test_a_stopped_process_is_the_cause_and_not_its_branch():
+    late = rank([operation("a", 1)], state="T", no_stacks="is stopped")
+
+    found = diagnose(look(WAITING, late))
+
+    assert [each.row.name for each in found.causes][:1] == ["stopped"]
+    assert "kill -CONT 7" in found.causes[0].fix
+
+
+def test_a_job_that_goes_on_evenly_is_healthy():
+    def working() -> dict[str, Any]:
+        found = rank([operation("a", number, at=(10 + number) * S) for number in range(1, 9)])
+        found["counters"]["last_progress_ns"] = 20 * S - 1000
+        return found
+
+    found = diagnose(look(working(), working()))
+
+    assert found.document()["causes"] == []
+    assert found.is_healthy
+
+
+def test_the_first_exception_is_the_cause_and_lost_peers_are_not():
+    ended = {
+        "0": {"status": 1, "raised": "PeerLost", "lost": 1, "at_s": 2.0},
+        "1": {"status": 1, "raised": "ValueError", "message": "sample 7 is bad", "lost": -1, "at_s": 1.0},
+    }
+
+    found = diagnose(look(WAITING, WAITING, ended=ended, is_after=True))
+
+    assert found.causes[0].document()["class"] == "raised"
+    assert "rank 1 raised ValueError: sample 7 is bad" in found.causes[0].found.evidence
+
+
+@pytest.mark.parametrize("events", [0, 1])
+def test_a_kill_is_for_want_of_memory_only_where_the_kernel_counted_it(events):
+    samples = [
+        {"rss_bytes": 1 << 30, "oom_kills": 0, "available_bytes": 8 << 30, "memory_bytes": 16 << 30},
+        {"rss_bytes": 1 << 30, "oom_kills": events, "available_bytes": 8 << 30, "memory_bytes": 16 << 30},
+    ]
+    dead = rank([operation("a", 1)], samples=samples, now={}, before={})
+    ended = {"1": {"status": -9, "at_s": 3.0}}
+
+    found = diagnose(look(WAITING, dead, ended=ended, is_after=True))
+
+    assert found.causes[0].row.name == ("out-of-memory" if events else "killed")
+
+
+def test_the_verdict_has_at_most_six_lines_and_steers_no_terminal():
+    late = rank([operation("a\x1b[2J", 1)], [("train\x1b.py", 8, "f")])
+
+    lines = verdict_lines(diagnose(look(WAITING, late)))
+
+    assert 3 <= len(lines) <= 6
+    assert not any("\x1b" in line for line in [*lines, *report_lines(diagnose(look(WAITING, late)))])
+
+
+def test_a_users_words_weigh_and_never_establish():
+    late = rank([operation("a", 1)], [("train.py", 8, "evaluate")])
+
+    quiet, said = diagnose(look(WAITING, late)), diagnose(look(WAITING, late), "it is stuck, a hang")
+
+    assert said.causes[0].score >= quiet.causes[0].score
+    assert said.causes[0].confidence != "established"
+
+
+def test_names_of_rows_are_unique_and_injections_exist():
+    names = [row.name for row in ROWS]
+    known = {*doctor_faults.DURING, *doctor_faults.AFTER, *doctor_faults.SLOW, *doctor_faults.BY_HAND}
+
+    assert len(set(names)) == len(names)
+    assert {row.injection for row in ROWS if row.injection} <= known
+
+
+def test_dumps_of_faulthandler_are_read_and_equal_stacks_are_merged():
+    text = (
+        'Thread 0x0000000000000010 (most recent call first):\n  File "/x/queue.py", line 3 in get\n'
+        'Current thread 0x0000000000000020 (most recent call first):\n  File "/x/a b.py", line 7 in f\n'
+    )
+
+    threads = parse(text, 0x20)
+
+    assert threads[0] == {"main": True, "frames": [["/x/a b.py", 7, "f"]]}
+    assert [ranks for ranks, _ in merged({0: [("a", 1, "f")], 2: [("a", 1, "f")], 1: [("b", 1, "f")]})] == [[0, 2], [1]]
+    assert ranks_text([0, 1, 2, 5]) == "ranks 0-2 and 5"
+
+
+def test_hosts_with_other_versions_are_named():
+    def host(torch: str) -> dict[str, Any]:
+        return {
+            "versions": {"rabit": "1", "torch": torch}, "addresses": ["10.0.0.1"], "resolving_s": 0.0, "clock_s": 0.0,
+            "clock_error_s": 0.0, "facts": {"processors": 4}, "own": {"boot": torch, "limits": {"open_files": 9999,
+            "locked_bytes": -1}}, "flags": "", "left": [], "mtu": {}, "name": "n",
+        }  # fmt: skip
+
+    view = HostsView({"a": host("2.1"), "b": host("2.1"), "c": host("2.0")}, {}, {})
+    found = {row.name: row.signature(view) for row in HOST_ROWS}
+
+    assert [list(each.hosts) for each in found["versions-differ"]] == [["c"]]
+    assert {name for name, each in found.items() if each} == {"versions-differ"}
+
+
+def test_openmetrics_has_no_label_of_a_tensor_and_ends_as_it_should():
+    counters = {**COUNTERS, "finished": 3, "operations_allreduce": 3, "bytes_allreduce": 12, "steps": 2, "step_ns": S}
+    text = openmetrics([(Record({"rank": 0, "host": 'h"', "size": 1}, counters), {})], "job")
+
+    assert text.endswith("# EOF\n")
+    assert 'rabit_operations_total{job="job",host="h\\"",rank="0",kind="allreduce"} 3' in text
+    assert 'rabit_step_seconds_total{job="job",host="h\\"",rank="0"} 1' in text
