@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from rabit.record.file import RecordFile
     from rabit.tuning.tuner import Tuner
 
-__all__ = ["Engine"]
+__all__ = ["STATISTICS_SCHEMA", "Engine"]
+
+# Of the document of statistics(): docs/reference/statistics.md.
+STATISTICS_SCHEMA = 1
 
 # A lost server ends an update earlier; a bound on staleness waits for a slow rank for as long.
 _UPDATE_TIMEOUT_MS = 86_400_000
@@ -158,11 +161,11 @@ class Engine(Submission, Registry):
         check(library, library.rabit_stop_timeline(pointer))
 
     def statistics(self) -> dict[str, Any]:
-        """A snapshot of what the engine has done, as one document.  Also after `close`."""
+        """A snapshot of what the engine has done, as docs/reference/statistics.md says.  Also after `close`."""
         library = self._native.library
         document = read_json(library, library.rabit_stats, self._native.live_pointer())
         tuned = {} if self._tuner is None else {"autotune": dict(self._tuner.report)}
-        counted = {"rank": self.rank, "size": self.size, "steps": self.steps}
+        counted = {"schema": STATISTICS_SCHEMA, "rank": self.rank, "size": self.size, "steps": self.steps}
         return {
             **document,
             **counted,

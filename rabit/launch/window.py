@@ -65,6 +65,7 @@ class Window:
         self._next = 1
         self._last: dict[str, Any] = {}  # by rank, what the records of those that have ended said
         self._hosts: dict[str, Any] = {}
+        self._said: list[str] = []  # of the last stall
         self._began = time.time()
         self._path: Path | None = None
         self._server: socket.socket | None = None
@@ -127,8 +128,12 @@ class Window:
     def _explain_stall(self, found: dict[str, Any]) -> None:
         from rabit.diagnostics.doctor.diagnosis import diagnose, stall_lines
 
-        for line in stall_lines(diagnose(found)):
-            self._note(f"stall: {line}")
+        lines = stall_lines(diagnose(found))
+        # The report of one stall comes again and again; what it is about is said once.
+        if lines != self._said:
+            self._said = lines
+            for line in lines:
+                self._note(f"stall: {line}")
 
     # Looks.
 
