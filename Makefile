@@ -158,7 +158,7 @@ campaign-altered: packages ## alter bytes between hosts so that TCP does not not
 	$(BIN)/python tests/faults/altered_bytes.py --slow-down
 
 bench-recovery: packages ## from a lost rank to the next step, beside torchrun, torchft and ULFM where they are
-	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python tests/bench/recovery.py
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python tests/bench recovery
 
 campaign-cost: packages ## what being elastic costs where nothing is lost, in pairs of jobs
 	$(BIN)/python tests/faults/elastic_cost.py
@@ -201,7 +201,7 @@ test-python: $(VENV)/.package $(VENV)/.tools ## Python tests, real processes inc
 
 test-gpu: packages ## what takes an NVIDIA GPU; says why where there is none
 	$(BIN)/pytest tests/frameworks/test_cuda_device.py -s
-	$(BIN)/python tests/bench/gpu_figures.py
+	$(BIN)/python tests/bench gpu_figures
 
 # Most tests wait for processes: two at a time use the processors better.
 test-python-short: $(VENV)/.package $(VENV)/.tools
@@ -315,19 +315,19 @@ bench-native: build-bench ## native benchmarks
 	@for program in $$(find $(WHEEL_BUILD) -maxdepth 1 -name 'bench_*' -type f); do echo "== $$program"; $$program || exit 1; done
 
 bench-schedule: $(VENV)/.package $(VENV)/.tools ## step times beside the ideal, on shaped links (root)
-	$(BIN)/python tests/bench/schedule.py
+	$(BIN)/python tests/bench schedule
 
 bench-servers: $(VENV)/.package $(VENV)/.tools ## summation servers beside the ring, on shaped links (root), and asynchronous steps
 	$(BIN)/python tests/bench servers
 	$(BIN)/python tests/bench asynchronous
 
 bench-tuned: $(VENV)/.package $(VENV)/.tools ## routes of a tuned table beside every single choice; links if root (11 min)
-	status=0; $(BIN)/python tests/bench/tuned.py || status=1; \
+	status=0; $(BIN)/python tests/bench tuned || status=1; \
 	  $(BIN)/python tests/bench autotune --engines off,tuned || status=1; exit $$status
 
 bench-traces: $(VENV)/.package $(VENV)/.tools ## steps of MoE and DLRM by a mix of backends beside each backend alone
 	status=0; for scene in "--transport auto" "--transport tcp" "--servers 4"; do \
-	  $(BIN)/python tests/bench/mixed.py $$scene || status=1; done; exit $$status
+	  $(BIN)/python tests/bench mixed $$scene || status=1; done; exit $$status
 
 bench-alltoall: $(VENV)/.package $(VENV)/.tools ## alltoalls over shaped links beside what the links need (root)
 	$(BIN)/python tests/bench alltoall_links
@@ -348,7 +348,7 @@ methods: $(VENV)/.torch $(VENV)/.package ## gradient methods: digits, a text, sl
 	$(BIN)/pip install --quiet scikit-learn
 	mkdir -p $(METHODS)
 	find $(METHODS) -name '*.json' ! -newer $(VENV)/.package -delete
-	$(BIN)/python tests/bench/methods_all.py $(METHODS) --text-steps $(TEXT_STEPS) --text-seeds $(TEXT_SEEDS) --picture $(TEXT_PICTURE)
+	$(BIN)/python tests/bench methods_all --folder $(METHODS) --text-steps $(TEXT_STEPS) --text-seeds $(TEXT_SEEDS) --picture $(TEXT_PICTURE)
 
 .PHONY: evidence evidence-run
 evidence: $(BIN)/python ## pages and plots of docs/evidence again from the stored results

@@ -10,24 +10,12 @@ import json
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
 
 from harness.case import CASES
 from harness.ranks import run_rank
 from harness.report import TABLES
 
 HERE = Path(__file__).resolve().parent
-
-
-def programs() -> dict[str, ModuleType]:
-    """Imports every module of the folder, which registers its cases; those that are programs of their own, by name."""
-    found = {}
-    for path in sorted(HERE.glob("*.py")):
-        if not path.stem.startswith("_") and not path.stem.endswith("_rank"):
-            module = importlib.import_module(path.stem)
-            if hasattr(module, "main"):
-                found[path.stem] = module
-    return found
 
 
 def load(name: str) -> None:
@@ -55,19 +43,16 @@ def main() -> int:
     file = given_file(sys.argv)
     load(first)
     if first in CASES:
-        each = CASES[first]
-        passed = each.run(each.parse(sys.argv[2:])) is not False
+        chosen = CASES[first]
+        passed = chosen.run(chosen.parse(sys.argv[2:])) is not False
         if file:
             Path(file).write_text(json.dumps(TABLES))
         return 0 if passed else 1
-    others = programs()
-    if first in others:
-        sys.argv = [str(HERE / f"{first}.py"), *sys.argv[2:]]
-        return others[first].main() or 0
-    titles = {name: each.title for name, each in CASES.items()}
-    titles |= {name: (each.__doc__ or "").partition("\n")[0] for name, each in others.items()}
-    for name, title in sorted(titles.items()):
-        print(f"{name:20} {title}")
+    for path in HERE.glob("*.py"):
+        if not path.stem.startswith("_") and not path.stem.endswith("_rank"):
+            importlib.import_module(path.stem)
+    for name, found in sorted(CASES.items()):
+        print(f"{name:20} {found.title}")
     return 0 if first in ("--list", "--help", "-h") else 2
 
 

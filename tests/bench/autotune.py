@@ -16,12 +16,7 @@ import rabit
 from rabit import Batch, Engine, Kind, Request, Sum
 from rabit.engine.tensor import view_output
 
-WRONG = {
-    "partition_bytes": 16 << 10,
-    "fusion_bytes": 16 << 10,
-    "credit_bytes": 64 << 10,
-    "lanes": 1,
-}
+WRONG = {"partition_bytes": 16 << 10, "fusion_bytes": 16 << 10, "credit_bytes": 64 << 10, "lanes": 1}
 GRID = {
     "partition_bytes": (512 << 10, 1 << 20, 2 << 20, 8 << 20),
     "fusion_bytes": (1 << 20, 64 << 20),
@@ -134,9 +129,7 @@ def search_grid(loop: Loop, options: Any) -> tuple[list[float], dict[str, int]]:
         values = dict(zip(GRID, choice, strict=True))
         put(values)
         found.append((loop.window(max(options.steps // 2, 2)), values))
-    best = rabit.broadcast_object(
-        min(found, key=lambda each: each[0])[1], 0, "best", engine=loop.engine
-    )
+    best = rabit.broadcast_object(min(found, key=lambda each: each[0])[1], 0, "best", engine=loop.engine)
     put(best)
     return [loop.window(options.steps) for _ in range(options.turns)], best
 
@@ -182,14 +175,7 @@ def autotune(o: Any) -> None:
         beside = "wrong" if name == "rescued" else "off"
         low, high = interval(lambda base, ours: median(base) / median(ours), times[beside], mine)
         speed = median(times[beside]) / median(mine)
-        rows.append(
-            [
-                name,
-                f"{median(mine) * 1e3:.1f} ms",
-                f"{speed:.3f} of {beside}",
-                f"[{low:.3f}, {high:.3f}]",
-            ]
-        )
+        rows.append([name, f"{median(mine) * 1e3:.1f} ms", f"{speed:.3f} of {beside}", f"[{low:.3f}, {high:.3f}]"])
     table(["", "a step", "times as fast", "95 %"], rows)
     for name, report in found["report"].items():
         if name == "grid" or not report["steps"]:

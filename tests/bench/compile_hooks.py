@@ -33,9 +33,7 @@ def positions(mode: str, backend: str, steps: int) -> tuple[float, float, float,
     arrived: list[tuple[float, int]] = []
     for index, parameter in enumerate(model.parameters()):
         parameter.register_post_accumulate_grad_hook(
-            torch.compiler.disable(
-                lambda _, index=index: arrived.append((time.perf_counter(), index))
-            )
+            torch.compiler.disable(lambda _, index=index: arrived.append((time.perf_counter(), index)))
         )
     if mode == "blocks":
         rabit_torch.compile(model, "blocks", backend=backend)
@@ -61,9 +59,7 @@ def positions(mode: str, backend: str, steps: int) -> tuple[float, float, float,
         if step >= 3:
             places = [100 * (at - start) / (end - start) for at, _ in arrived]
             found.append((places[0], statistics.median(places), places[-1], 1e3 * (end - start)))
-    first, middle, last, milliseconds = (
-        statistics.median(column) for column in zip(*found, strict=True)
-    )
+    first, middle, last, milliseconds = (statistics.median(column) for column in zip(*found, strict=True))
     return first, middle, last, milliseconds, [index for _, index in arrived[:5]]
 
 
@@ -80,12 +76,4 @@ def compile_hooks(o: Any) -> None:
         *places, milliseconds, order = positions(mode, o.backend, o.steps)
         shown = " / ".join(f"{place:.0f}" for place in places)
         rows.append([mode, shown, f"{milliseconds:.0f} ms", " ".join(map(str, order))])
-    table(
-        [
-            f"torch {torch.__version__}, {o.backend}",
-            "first / median / last, %",
-            "backward",
-            "order",
-        ],
-        rows,
-    )
+    table([f"torch {torch.__version__}, {o.backend}", "first / median / last, %", "backward", "order"], rows)

@@ -1,47 +1,27 @@
-"""Step times of DistributedOptimizer's modes: emulated devices on links shaped by the kernel.
-
-    sudo python tests/bench/crossing.py                      # 4 ranks at 1 Gbit/s, VGG16's shape, rho = 1
-    sudo python tests/bench/crossing.py --shapes resnet --modes backward,next-forward
-    sudo python tests/bench/crossing.py --shapes tied --rho 0.5 --modes next-forward,next-forward+rows
-    sudo python tests/bench/crossing.py --rho 0.25 --modes backward,auto
-
-Like tests/bench/schedule.py, but through torch: a layer's forward and backward occupy a clock instead
-of a processor, while hooks, packs, waits and the optimizer's updates are real.  Every mode has a model
-of its own; all take turns.  T* is the shortest step that any order of communication can reach.
-
-In the shape "tied" the first layer looks up rows of a table, and the last one multiplies by it; in
-"lookup" the table is the same and only the first layer uses it.  "+rows" is row_sparse for the table.
-"""
+"""Step times of DistributedOptimizer's modes: emulated devices on links shaped by the kernel."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import secrets
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
-from harness import links as shaped_links
+from harness import case, lab_or_stop, on_ranks, rate, table, words
+from harness.links import in_lab, step_times
 from schedule_device import Device
 from schedule_model import Job, shortest
 from schedule_shapes import SHAPES, scaled
 
 import rabit
 import rabit_torch
-from rabit.rendezvous.discovery import StoreServer
-from rabit.tuning.step_time import barrier, crossing, dear
+from rabit.tuning import step_time
 
 WARM_UP = 3
 AUTO_STEPS = 26  # that overlap="auto" takes to decide, if it tries another mode
 TABLE_WIDTH = 64
-FORMULAS = {"backward": barrier, "next-forward": crossing, "reduce-scatter": dear}
+FORMULAS = {"backward": step_time.barrier, "next-forward": step_time.crossing, "reduce-scatter": step_time.dear}
 
 
 def emulated(
@@ -90,9 +70,7 @@ def emulated(
         def __init__(self, size: int) -> None:
             super().__init__()
             rows = max(1, size // TABLE_WIDTH)
-            self.table = torch.nn.Embedding.from_pretrained(
-                torch.zeros(rows, TABLE_WIDTH), freeze=False
-            )
+            self.table = torch.nn.Embedding.from_pretrained(torch.zeros(rows, TABLE_WIDTH), freeze=False)
             generator = torch.Generator().manual_seed(rabit.rank())
             count = max(1, round(touched * rows))
             self.words = torch.randperm(rows, generator=generator)[:count]
@@ -135,33 +113,17 @@ def measure_link(sizes: list[int]) -> float:
     return float(rabit_torch.broadcast(torch.tensor([fitted], dtype=torch.float64), 0).item())
 
 
-def start_engine(task: dict[str, Any], rank: int) -> None:
+def crossing_rank(o: Any) -> dict[str, Any]:
     torch.set_num_threads(1)
-    rabit_torch.init(
-        config=rabit.Config.from_environ(
-            rank=rank,
-            size=task["ranks"],
-            cross_rank=rank,
-            cross_size=task["ranks"],
-            host_key=f"lab{rank}",
-            bind_address=task["addresses"][rank],
-            store_address=task["store"],
-            secret=bytes.fromhex(task["secret"]),
-            transport="tcp",
-        )
-    )
-
-
-def run_rank(task: dict[str, Any], rank: int) -> None:
-    start_engine(task, rank)
+    rabit_torch.init()
     slope = measure_link([1 << 18, 1 << 20, 1 << 22, 1 << 23])
     report: dict[str, Any] = {"slope": slope, "cells": {}}
-    for shape in task["shapes"]:
-        total = int(task["rho"] * task["compute"] / slope)
-        layers = scaled(shape, task["compute"], total, task["ranks"])
+    for shape in o.shapes:
+        total = int(o.rho * o.compute / slope)
+        layers = scaled(shape, o.compute, total, o.ranks)
         runs: dict[str, tuple[torch.nn.Module, Any]] = {}
-        for mode in ["alone", *task["modes"]]:
-            model = emulated(layers, shape=shape, touched=task["touched"])
+        for mode in ["alone", *o.modes]:
+            model = emulated(layers, shape=shape, touched=o.touched)
             optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
             if mode != "alone":
                 overlap, _, rows = mode.partition("+")
@@ -175,12 +137,12 @@ def run_rank(task: dict[str, Any], rank: int) -> None:
         moments: dict[str, list[list[float]]] = {mode: [] for mode in runs}
         x = torch.zeros(1, requires_grad=True)
         chosen = ""
-        for turn in range(task["turns"] + 1):
+        for turn in range(o.turns + 1):
             for mode, (model, optimizer) in runs.items():
                 rabit.barrier()
                 began = []
                 first = AUTO_STEPS if mode == "auto" else WARM_UP
-                for _ in range((first if turn == 0 else task["steps"]) + 1):
+                for _ in range((first if turn == 0 else o.steps) + 1):
                     began.append(time.perf_counter())
                     optimizer.zero_grad()
                     model(x).sum().backward()
@@ -192,47 +154,9 @@ def run_rank(task: dict[str, Any], rank: int) -> None:
                     moments[mode].append(began[1:])
                 elif mode == "auto":
                     chosen = json.dumps(rabit.statistics()["overlap"])
-        report["cells"][shape] = {
-            "moments": moments,
-            "bytes": [each.bytes for each in layers],
-            "chosen": chosen,
-        }
-    if rank == 0:
-        report["processor"] = time.process_time()
-    Path(task["results"], f"{rank}.json").write_text(json.dumps(report))
+        report["cells"][shape] = {"moments": moments, "bytes": [each.bytes for each in layers], "chosen": chosen}
     rabit.shutdown()
-
-
-def run(options: argparse.Namespace, script: str, task: dict[str, Any]) -> list[dict[str, Any]]:
-    """Runs `script` as every rank of a lab with `task`; returns what each has reported."""
-    secret = secrets.token_bytes(32)
-    rate = float(options.rate[:-1]) * {"M": 1e6, "G": 1e9}[options.rate[-1]]
-    with shaped_links.build(options.ranks, rate) as lab, tempfile.TemporaryDirectory() as at:
-        store = StoreServer(lab.gateway, 0, secret)
-        task = {
-            **task,
-            "ranks": options.ranks,
-            "store": f"{lab.gateway}:{store.port}",
-            "addresses": [lab.address(rank) for rank in range(options.ranks)],
-            "secret": secret.hex(),
-            "results": at,
-        }
-        path = Path(at, "task.json")
-        path.touch(mode=0o600)
-        path.write_text(json.dumps(task))
-        environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-        processes = [
-            subprocess.Popen(
-                [*lab.command(rank), sys.executable, script, "--rank", str(rank), str(path)],
-                env=environ,
-            )
-            for rank in range(options.ranks)
-        ]
-        try:
-            shaped_links.finish(processes, options.timeout)
-        finally:
-            store.close()
-        return [json.loads(Path(at, f"{rank}.json").read_text()) for rank in range(options.ranks)]
+    return report
 
 
 def with_rows(
@@ -257,69 +181,58 @@ def with_rows(
     return max(computing, shortest(jobs))
 
 
-def show(options: argparse.Namespace, reports: list[dict[str, Any]]) -> None:
+def show(o: Any, reports: list[dict[str, Any]]) -> None:
     slope = reports[0]["slope"]
-    print(f"{options.ranks} ranks at {options.rate}bit/s, beta {slope * 1e9:.2f} ns/byte")
+    print(f"{o.ranks} ranks at {o.rate / 1e6:g} Mbit/s, beta {slope * 1e9:.2f} ns/byte")
+    lines = []
     for shape, cell in reports[0]["cells"].items():
         times = {
-            mode: shaped_links.step_times(
-                [report["cells"][shape]["moments"][mode] for report in reports]
-            )
+            mode: step_times([report["cells"][shape]["moments"][mode] for report in reports])
             for mode in cell["moments"]
         }
-        took = {mode: statistics.median(each) for mode, each in times.items()}
-        layers = scaled(shape, took["alone"], sum(cell["bytes"]), options.ranks)
+        took = {mode: statistics.median(seconds) for mode, seconds in times.items()}
+        layers = scaled(shape, took["alone"], sum(cell["bytes"]), o.ranks)
         costs = [slope * each.bytes for each in layers]
-        ideal = crossing(layers, costs)
+        ideal = step_time.crossing(layers, costs)
         print(
-            f"\n{shape}, rho {options.rho:g}: {sum(cell['bytes']) / 1e6:.1f} MB, C with the updates "
+            f"\n{shape}, rho {o.rho:g}: {sum(cell['bytes']) / 1e6:.1f} MB, C with the updates "
             f"{took['alone']:.3f} s, T* {ideal:.3f} s"
         )
-        for mode in options.modes.split(","):
+        for mode in o.modes:
             overlap, _, rows = mode.partition("+")
             if rows:
-                model = with_rows(shape, layers, costs, options.touched, options.ranks, overlap)
+                model = with_rows(shape, layers, costs, o.touched, o.ranks, overlap)
             else:
                 model = FORMULAS[overlap](layers, costs) if overlap in FORMULAS else None
-            predicted = f"  model {model:.3f} s ({took[mode] / model:.3f})" if model else ""
             speedup = took.get("backward", took[mode]) / took[mode]
-            print(
-                f"  {mode:<18}{took[mode]:7.3f} s, {took[mode] / took['alone']:.3f} C  "
-                f"epsilon {ideal / took[mode]:.3f}  speed-up {speedup:.3f}{predicted}  "
-                f"n {len(times[mode])}"
-            )
+            predicted = [f"{model:.3f} s", took[mode] / model] if model else ["", ""]
+            took_s, count = f"{took[mode]:.3f} s", len(times[mode])
+            lines.append([shape, mode, took_s, ideal / took[mode], speedup, *predicted, count])
         if cell["chosen"]:
             print(f"  auto: {cell['chosen']}")
+    table(["shape", "overlap", "step", "T* / step", "speed-up", "formula", "step / formula", "steps"], lines)
 
 
-def main() -> None:
-    if sys.argv[1:2] == ["--rank"]:
-        run_rank(json.loads(Path(sys.argv[3]).read_text()), int(sys.argv[2]))
-        return
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--rate", default="1G", help="of each link, as 100M or 1G")
-    parser.add_argument("--shapes", default="vgg", help=f"of {', '.join(SHAPES)}")
-    parser.add_argument("--rho", type=float, default=1.0, help="communication over computation")
-    parser.add_argument(
-        "--compute", type=float, default=0.5, help="seconds of a step's computation"
-    )
-    parser.add_argument("--modes", default="backward,next-forward,reduce-scatter")
-    parser.add_argument(
-        "--touched", type=float, default=0.01, help="share of the table that a rank looks up"
-    )
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=5, help="timed steps of a turn")
-    parser.add_argument("--timeout", type=float, default=200, help="seconds for all")
-    options = parser.parse_args()
-    reason = shaped_links.why_not()
-    if reason:
-        print(f"skipped: links cannot be shaped here: {reason}")
-        return
-    task = {key: getattr(options, key) for key in ("compute", "rho", "turns", "steps", "touched")}
-    lists = {"shapes": options.shapes.split(","), "modes": options.modes.split(",")}
-    show(options, run(options, __file__, {**task, **lists}))
+@case(
+    ranks=4,
+    rate=rate("1G"),
+    shapes=words("vgg", f"of {', '.join(SHAPES)}"),
+    rho=1.0,
+    compute=0.5,
+    modes=words("backward,next-forward,reduce-scatter", "auto, too, and +rows for row_sparse"),
+    touched=0.01,
+    turns=3,
+    steps=5,
+    timeout=200.0,
+)
+def crossing(o: Any) -> None:
+    """Step times of DistributedOptimizer's modes: emulated devices on links shaped by the kernel.
 
-
-if __name__ == "__main__":
-    main()
+    As `schedule`, but through torch: a layer's forward and backward occupy a clock instead of a processor, while
+    hooks, packs, waits and the optimizer's updates are real. Every mode has a model of its own; all take turns. T* is
+    the shortest step that any order of communication can reach. rho: communication over computation, which takes
+    `compute` seconds. In the shape "tied" the first layer looks up rows of a table, and the last one multiplies by it;
+    in "lookup" only the first layer uses it. A rank looks up `touched` of the rows.
+    """
+    with lab_or_stop(o.ranks, o.rate) as lab:
+        show(o, on_ranks(crossing_rank, o, o.ranks, run=in_lab(lab, o.timeout)))

@@ -16,32 +16,22 @@ def batch_of(arrays: list[np.ndarray], op: Any) -> Any:
     import rabit
 
     def request(number: int, array: np.ndarray) -> Any:
-        view = rabit.TensorView(
-            array.ctypes.data, array.shape, rabit.DType.FLOAT32, keepalive=array
-        )
+        view = rabit.TensorView(array.ctypes.data, array.shape, rabit.DType.FLOAT32, keepalive=array)
         urgency = {"priority": len(arrays) - number}
-        return rabit.Request(
-            kind=rabit.Kind.ALLREDUCE, name=f"g{number}", op=op, input=view, output=view, **urgency
-        )
+        return rabit.Request(kind=rabit.Kind.ALLREDUCE, name=f"g{number}", op=op, input=view, output=view, **urgency)
 
-    return rabit.default_engine().prepare(
-        [request(number, array) for number, array in enumerate(arrays)]
-    )
+    return rabit.default_engine().prepare([request(number, array) for number, array in enumerate(arrays)])
 
 
 @case(ranks=2, tensors=1000, bytes=1024, steps=60)
 def many_tensors(o: Any) -> None:
     """Many small gradients: engine time per step, Python time per submit, and torch's gloo beside it."""
     found = on_ranks(many_tensors_rank, o, o.ranks)[0]
-    print(
-        f"{o.tensors} tensors of {o.bytes} bytes, {o.ranks} ranks, medians of {o.steps // 2} steps each"
-    )
+    print(f"{o.tensors} tensors of {o.bytes} bytes, {o.ranks} ranks, medians of {o.steps // 2} steps each")
     rows = []
     for way, samples in found.items():
         submit, step = (median(column) for column in zip(*samples, strict=True))
-        rows.append(
-            [way, f"{submit * 1e6:.2f} us", f"{step * 1e3:.2f} ms", f"{o.tensors / step:,.0f}"]
-        )
+        rows.append([way, f"{submit * 1e6:.2f} us", f"{step * 1e3:.2f} ms", f"{o.tensors / step:,.0f}"])
     table(["", "submit, a tensor", "step", "tensors/s"], rows)
 
 
@@ -74,13 +64,9 @@ def many_tensors_rank(o: Any) -> dict[str, list[tuple[float, float]]]:
 
     ours = {"one call for each": one_by_one, "one call for all": batch.submit}
     found = turns(
-        {name: lambda form=form: step(form, lambda h: h.wait()) for name, form in ours.items()},
-        o.steps // 2,
-        warm=2,
+        {name: lambda form=form: step(form, lambda h: h.wait()) for name, form in ours.items()}, o.steps // 2, warm=2
     )
-    gloo = turns(
-        {"gloo, all asynchronous": lambda: step(of_gloo, lambda w: w.wait())}, max(3, o.steps // 6)
-    )
+    gloo = turns({"gloo, all asynchronous": lambda: step(of_gloo, lambda w: w.wait())}, max(3, o.steps // 6))
     dist.destroy_process_group()
     rabit.shutdown()
     return found | gloo
@@ -99,9 +85,7 @@ def even_parts(o: Any) -> None:
     for name in found[0]:
         wall = [each[0] for each in found[0][name]]
         busy = sum(median(each[1] for each in rank[name]) for rank in found)
-        rows.append(
-            [name, *(f"{seconds * 1e3:.1f} ms" for seconds in (median(wall), min(wall), busy))]
-        )
+        rows.append([name, *(f"{seconds * 1e3:.1f} ms" for seconds in (median(wall), min(wall), busy))])
     table(["", "step", "least", "processors"], rows)
 
 
@@ -132,9 +116,7 @@ def even_parts_rank(o: Any) -> dict[str, list[tuple[float, float]]]:
         "pairs": pairs,
         "pairs at once": pairs_at_once,
     }
-    found = turns(
-        {name: lambda form=form: timed(form) for name, form in forms.items()}, o.steps, warm=2
-    )
+    found = turns({name: lambda form=form: timed(form) for name, form in forms.items()}, o.steps, warm=2)
     rabit.shutdown()
     return found
 
@@ -154,17 +136,9 @@ def control_plane(o: Any) -> None:
             root, *others = on_ranks(control_plane_rank, o, ranks)
             most = [max(column) for column in zip(*others, strict=True)]
             for who, each in (("rank 0", root), ("another", most)):
-                numbers = [
-                    *(f"{value:.0f}" for value in each[:2]),
-                    *(f"{value:.1f}" for value in each[2:4]),
-                ]
+                numbers = [*(f"{value:.0f}" for value in each[:2]), *(f"{value:.1f}" for value in each[2:4])]
                 rows.append(
-                    [
-                        f"{ranks} ranks, {tensors} tensors, {who}",
-                        *numbers,
-                        f"{each[4]:.2f} %",
-                        f"{1 / each[5]:.1f}",
-                    ]
+                    [f"{ranks} ranks, {tensors} tensors, {who}", *numbers, f"{each[4]:.2f} %", f"{1 / each[5]:.1f}"]
                 )
     table(["means per step", "B out", "B in", "messages out", "in", "engine", "steps/s"], rows)
 
@@ -200,11 +174,7 @@ def control_plane_rank(o: Any) -> list[float]:
     wall = time.perf_counter() - began
     cpu, after = engine_cpu_seconds() - cpu, engine.statistics()["controller"]
     rabit.shutdown()
-    return [
-        *((after[key] - before[key]) / o.steps for key in counted),
-        100 * cpu / wall,
-        wall / o.steps,
-    ]
+    return [*((after[key] - before[key]) / o.steps for key in counted), 100 * cpu / wall, wall / o.steps]
 
 
 @case(ranks=2, turns=40)
@@ -220,14 +190,11 @@ def single_copy(o: Any) -> None:
     for name, taken in ranks[0].items():
         clock = [c[0] / r[0] for c, r in zip(taken["copied"], taken["read"], strict=True)]
         cpu = [
-            sum(rank[name]["copied"][turn][1] for rank in ranks)
-            / sum(rank[name]["read"][turn][1] for rank in ranks)
+            sum(rank[name]["copied"][turn][1] for rank in ranks) / sum(rank[name]["read"][turn][1] for rank in ranks)
             for turn in range(o.turns)
         ]
         low, middle, high = np.percentile(clock, [25, 50, 75])
-        times = [
-            f"{median(each[0] for each in taken[kind]) * 1e3:.2f} ms" for kind in ("read", "copied")
-        ]
+        times = [f"{median(each[0] for each in taken[kind]) * 1e3:.2f} ms" for kind in ("read", "copied")]
         rows.append([name, *times, f"{middle:.2f} ({low:.2f}-{high:.2f})", f"{median(cpu):.2f}"])
     table([f"{o.ranks} ranks", "read", "copied", "copied / read", "cpu"], rows)
 
@@ -252,17 +219,13 @@ def single_copy_rank(o: Any) -> dict[str, dict[str, list[tuple[float, float]]]]:
     for size in (16 << 20, 64 << 20):
         full, part = np.ones(size // 4, np.float32), np.ones(size // 4 // rabit.size(), np.float32)
         operations = {
-            "allreduce": lambda engine, x=full: rabit.allreduce_(
-                x, name="r", op=rabit.Max, engine=engine
-            ),
+            "allreduce": lambda engine, x=full: rabit.allreduce_(x, name="r", op=rabit.Max, engine=engine),
             "allgather": lambda engine, x=part: rabit.allgather(x, name="g", engine=engine),
             "broadcast": lambda engine, x=full: rabit.broadcast_(x, 0, name="b", engine=engine),
             "alltoall": lambda engine, x=full: rabit.alltoall(x, name="t", engine=engine),
         }
         for name, run in operations.items():
-            kinds = {
-                kind: lambda run=run, each=each: timed(run, each) for kind, each in engines.items()
-            }
+            kinds = {kind: lambda run=run, each=each: timed(run, each) for kind, each in engines.items()}
             found[f"{size >> 20} MiB {name}"] = turns(kinds, o.turns)
     for engine in engines.values():
         engine.close()

@@ -1,13 +1,10 @@
-"""A rank of gpu_figures.py: python gpu_rank.py TITLE MEGABYTES, under rabitrun.  Rank 0 writes the rows."""
+"""A rank of gpu_figures.py."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -165,9 +162,7 @@ def bandwidth(rabit: Any, device: Any, count: int) -> list[list[str]]:
         tensor = device.tensor(elements)
         seconds = best_of(device, lambda x=tensor: rabit.allreduce_(x, name="nccl"))
         rate = elements * 4 / seconds / 1e9
-        rows.append(
-            [f"allreduce of {elements * 4 >> 10} KiB", f"{milliseconds(seconds)}, {rate:.2f} GB/s"]
-        )
+        rows.append([f"allreduce of {elements * 4 >> 10} KiB", f"{milliseconds(seconds)}, {rate:.2f} GB/s"])
     return rows
 
 
@@ -198,30 +193,21 @@ def memory(rabit: Any, device: Any, count: int) -> list[list[str]]:
     return [["memory of the device that the engines took", f"{taken >> 20} MiB"]]
 
 
-RUNS = {
-    each.__name__: each
-    for each in (copies, against_gloo, host_ahead, bandwidth, inside_hosts, memory)
-}
+RUNS = {each.__name__: each for each in (copies, against_gloo, host_ahead, bandwidth, inside_hosts, memory)}
 
 
-def main() -> None:
-    title, megabytes = sys.argv[1], int(sys.argv[2])
+def gpu_rank(o: Any) -> list[list[str]]:
+    """The rows of `o.title`."""
     is_emulated = "EMULATED_CUDA" in os.environ
     if is_emulated:
         import support.cuda_tensor  # noqa: F401  # the driver is there before an engine looks for it
-    os.environ["RABIT_BACKEND"] = os.environ["BACKEND_HERE"]
-    if title == "inside_hosts":
+    if o.title == "inside_hosts":
         os.environ["RABIT_HOST_KEY"] = f"host{os.environ['RABIT_RANK']}"
         os.environ["RABIT_ROUTE"] = "allreduce:nccl/hierarchical"
     import rabit_torch as rabit
 
     rabit.init()
     device = Emulated(rabit.rank()) if is_emulated else Real(rabit.local_rank())
-    rows = RUNS[title](rabit, device, megabytes << 18)
-    if rabit.rank() == 0:
-        Path(os.environ["FIGURES"]).write_text(json.dumps(rows))
+    rows = RUNS[o.title](rabit, device, o.megabytes << 18)
     rabit.shutdown()
-
-
-if __name__ == "__main__":
-    main()
+    return rows

@@ -23,9 +23,7 @@ class Language:
         self._in_class = zipf / zipf.sum()
         self._follows = np.zeros((CLASSES, CLASSES))
         for row in self._follows:
-            row[random.choice(CLASSES, FOLLOWERS, replace=False)] = random.dirichlet(
-                [2] * FOLLOWERS
-            )
+            row[random.choice(CLASSES, FOLLOWERS, replace=False)] = random.dirichlet([2] * FOLLOWERS)
 
     def entropy(self) -> float:
         """Of a letter, in nats."""
@@ -61,8 +59,7 @@ def _words(random: np.random.Generator, count: int) -> list[str]:
     while len(found) < count:
         syllables = 1 + int(random.integers(3))
         word = "".join(
-            "bcdfghjklmnpqrstvwxz"[random.integers(20)] + "aeiouy"[random.integers(6)]
-            for _ in range(syllables)
+            "bcdfghjklmnpqrstvwxz"[random.integers(20)] + "aeiouy"[random.integers(6)] for _ in range(syllables)
         )
         found[word + " "] = None
     return list(found)

@@ -262,13 +262,10 @@ def lane_classes(o: Any) -> bool:
     fits, rows = True, []
     for row in zip(*reports, strict=True):
         times = {
-            way: [max(turn) for turn in zip(*(each["times"][way] for each in row[:2]), strict=True)]
-            for way in WAYS
+            way: [max(turn) for turn in zip(*(each["times"][way] for each in row[:2]), strict=True)] for way in WAYS
         }
         ratios = {
-            way: statistics.median(
-                loaded / alone for loaded, alone in zip(times[way], times["alone"], strict=True)
-            )
+            way: statistics.median(loaded / alone for loaded, alone in zip(times[way], times["alone"], strict=True))
             for way in ("plain", "beside")
         }
         if row[0]["place"] == APART:

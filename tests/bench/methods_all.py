@@ -1,16 +1,7 @@
-"""All that is measured of gradient methods, part after part, with what is left: `make methods`.
-
-    sudo python tests/bench/methods_all.py build/methods [--text-steps 64] [--text-seeds 1] [--picture text.svg]
-
-Parts keep what they have measured in the folder, so that a run which was cut goes on where it was.  Before
-each part stands how long it takes and what is left in all: as on two processors at first, then at the pace
-of this machine.  Two parts measure no time, and run beside each other.  Ends with one table of what falls short,
-and as that does.
-"""
+"""All that is measured of gradient methods, part after part, with what is left: `make methods`."""
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 import threading
@@ -18,6 +9,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from harness import Option, case
 
 HERE = Path(__file__).parent
 MEASURED_STEPS = 64  # of letters, for which the minutes below hold
@@ -45,14 +39,12 @@ class Part:
         return f"without {', '.join(missing)}" if missing else ""
 
 
-def parts_of(options: argparse.Namespace) -> list[Part]:
-    folder, pictures = options.folder, HERE.parents[1] / "docs" / "evidence"
+def parts_of(o: Any) -> list[Part]:
+    folder, pictures = o.folder, HERE.parents[1] / "docs" / "evidence"
     text, digits, peers = (folder / f"{each}.json" for each in ("text", "digits", "peers"))
-    text_links, slow, fast = (
-        folder / f"{each}.json" for each in ("text_links", "links_100M", "links_1G")
-    )
-    steps = options.text_steps * options.text_seeds / MEASURED_STEPS
-    letters = ["--steps", str(options.text_steps), "--seeds", str(options.text_seeds)]
+    text_links, slow, fast = (folder / f"{each}.json" for each in ("text_links", "links_100M", "links_1G"))
+    steps = o.text_steps * o.text_seeds / MEASURED_STEPS
+    letters = ["--steps", str(o.text_steps), "--seeds", str(o.text_seeds)]
     return [
         Part("accuracy on digits", MINUTES["digits"], [".", "methods_digits", "--save", digits], beside=True),
         Part("letters", MINUTES["text"] * steps, [".", "methods_text", *letters, "--save", text]),
@@ -60,7 +52,10 @@ def parts_of(options: argparse.Namespace) -> list[Part]:
             "steps of letters on a slow link", MINUTES["text_links"],
             [".", "methods_text_links", "--save", text_links],
         ),
-        Part("picture of letters", 0.1, ["methods_curves.py", text, options.picture, "--links", text_links]),
+        Part(
+            "picture of letters", 0.1,
+            [".", "methods_curves", "--measured", text, "--picture", o.picture, "--links", text_links],
+        ),
         *(
             Part(
                 f"links of {rate}bit/s", MINUTES[rate],
@@ -72,22 +67,17 @@ def parts_of(options: argparse.Namespace) -> list[Part]:
         Part("torch's own hooks", MINUTES["peers"], [".", "methods_peers", "--save", peers], peers),
         Part(
             "picture of links", 0.1,
-            ["methods_picture.py", slow, fast, "--digits", digits, "--picture", pictures / "methods_measured.svg"],
+            [
+                ".", "methods_picture", "--links", f"{slow},{fast}", "--digits", digits,
+                "--picture", pictures / "methods_measured.svg",
+            ],
             needs=(slow, fast),
         ),
-        Part("verdict", 0.1, ["methods_verdict.py", folder]),
+        Part("verdict", 0.1, [".", "methods_verdict", "--folder", folder]),
     ]  # fmt: skip
 
 
-MINUTES = {
-    "digits": 7.3,
-    "text": 4.7,
-    "text_links": 2.5,
-    "100M": 2.4,
-    "1G": 0.8,
-    "waits": 0.4,
-    "peers": 1.2,
-}
+MINUTES = {"digits": 7.3, "text": 4.7, "text_links": 2.5, "100M": 2.4, "1G": 0.8, "waits": 0.4, "peers": 1.2}
 
 
 def run(parts: Sequence[Part]) -> int:
@@ -144,17 +134,20 @@ def show(title: str, job: subprocess.Popen[str]) -> None:
         print(f"{title}: {line}", end="", flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--text-steps", type=int, default=MEASURED_STEPS)
-    parser.add_argument("--text-seeds", type=int, default=1)
-    parser.add_argument("--picture", type=Path, help="of letters; by default in the folder")
-    options = parser.parse_args()
-    options.folder.mkdir(parents=True, exist_ok=True)
-    options.picture = options.picture or options.folder / "text.svg"
-    sys.exit(run(parts_of(options)))
+@case(
+    folder="build/methods",
+    text_steps=MEASURED_STEPS,
+    text_seeds=1,
+    picture=Option("", help="of letters; by default in the folder"),
+)
+def methods_all(o: Any) -> bool:
+    """All that is measured of gradient methods, part after part, with what is left: `make methods`.
 
-
-if __name__ == "__main__":
-    main()
+    Parts keep what they have measured in the folder, so that a run which was cut goes on where it was. Before each part
+    stands how long it takes and what is left in all: as on two processors at first, then at the pace of this machine.
+    Two parts measure no time, and run beside each other. Ends with one table of what falls short, and as that does.
+    """
+    o.folder = Path(o.folder)
+    o.folder.mkdir(parents=True, exist_ok=True)
+    o.picture = Path(o.picture or o.folder / "text.svg")
+    return run(parts_of(o)) == 0

@@ -9,7 +9,6 @@ take on such links.  Down is better, left is cheaper.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import math
@@ -19,6 +18,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from harness import Option, case
 from methods_text_links import seconds_of
 
 PANEL, HEIGHT, LABELS, GAP, TOP = 215, 220, 150, 14, 34
@@ -33,27 +33,13 @@ COLOURS = (
 
 FAMILIES = {
     "Fewer bits for each entry": (
-        [
-            "mean",
-            "qsgd",
-            "nuqsgd",
-            "alq",
-            "amq",
-            "bytegrad",
-            "fp8",
-            "natural",
-            "terngrad",
-            "sign",
-            "onebit",
-        ]
+        ["mean", "qsgd", "nuqsgd", "alq", "amq", "bytegrad", "fp8", "natural", "terngrad", "sign", "onebit"]
     ),
     "Few entries": ["topk", "randomk", "wangni", "dgc", "ef21", "ef21-sgdm", "rowsparse"],
     "Thin factors, islands": ["powersgd", "accordion", "hierarchical", "adasum"],
     "Rare exchanges": ["local", "slowmo", "diloco", "streaming-diloco", "sparseloco"],
     "Momentum that travels": ["onebit-adam", "onebit-lamb", "zero-one-adam", "qadam", "demo"],
-    "Neighbours, and by the clock": (
-        ["decentralized", "gossip", "lowprecision", "async", "anybatch", "dabmd"]
-    ),
+    "Neighbours, and by the clock": (["decentralized", "gossip", "lowprecision", "async", "anybatch", "dabmd"]),
 }
 
 
@@ -104,15 +90,12 @@ class Panel:
         return self.top + HEIGHT * share
 
     def text(self, x: float, y: float, words: str, colour: str = INK, size: int = 10) -> None:
-        self.parts.append(
-            f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{colour}">{escape(words)}</text>'
-        )
+        self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{colour}">{escape(words)}</text>')
 
     def path(self, points: list[tuple[float, float]], colour: str, width: float) -> None:
         moves = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         self.parts.append(
-            f'<polyline points="{moves}" fill="none" stroke="{colour}" stroke-width="{width}" '
-            'stroke-linejoin="round"/>'
+            f'<polyline points="{moves}" fill="none" stroke="{colour}" stroke-width="{width}" stroke-linejoin="round"/>'
         )
 
     def axes(self, title: str) -> None:
@@ -126,13 +109,9 @@ class Panel:
             self.path([(self.left, self.y(loss)), (self.left + PANEL, self.y(loss))], FAINT, 1)
             self.text(self.left - 26, self.y(loss) + 4, f"{loss:g}")
 
-    def curve(
-        self, name: str, row: dict[str, Any], colour: str, width: float
-    ) -> tuple[float, float]:
+    def curve(self, name: str, row: dict[str, Any], colour: str, width: float) -> tuple[float, float]:
         pairs = zip(self.cost.of(name, row), row["curve"], strict=True)
-        points = [
-            (self.x(cost), self.y(loss)) for cost, (_, loss) in pairs if cost > 0 and loss < 9
-        ]
+        points = [(self.x(cost), self.y(loss)) for cost, (_, loss) in pairs if cost > 0 and loss < 9]
         self.path(points, colour, width)
         x, y = points[-1]
         self.parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>')
@@ -202,24 +181,16 @@ def picture(found: dict[str, Any], links: dict[str, Any] | None) -> str:
         height *= 2
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        'font-family="sans-serif">\n<rect width="100%" height="100%" fill="white"/>\n'
-        + "\n".join(parts)
-        + "\n</svg>\n"
+        'font-family="sans-serif">\n<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(parts) + "\n</svg>\n"
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("measured", type=Path)
-    parser.add_argument("picture", type=Path)
-    parser.add_argument(
-        "--links", type=Path, help="of methods_text_links.py; left out if it is not there"
-    )
-    options = parser.parse_args()
-    measured = options.links is not None and options.links.exists()
-    links = json.loads(options.links.read_text()) if measured else None
-    options.picture.write_text(picture(json.loads(options.measured.read_text()), links))
-
-
-if __name__ == "__main__":
-    main()
+@case(
+    measured=Option("", help="a file of methods_text"),
+    picture=Option("text.svg"),
+    links=Option("", help="of methods_text_links; left out if it is not there"),
+)
+def methods_curves(o: Any) -> None:
+    """Draws what methods_text and methods_text_links have measured: docs/evidence/methods_text.svg."""
+    links = json.loads(Path(o.links).read_text()) if o.links and Path(o.links).exists() else None
+    Path(o.picture).write_text(picture(json.loads(Path(o.measured).read_text()), links))

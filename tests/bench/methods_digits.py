@@ -183,9 +183,7 @@ def dataset() -> Any:
     from sklearn.model_selection import train_test_split
 
     digits = load_digits()
-    parts = train_test_split(
-        digits.data / 16, digits.target, test_size=0.25, stratify=digits.target, random_state=0
-    )
+    parts = train_test_split(digits.data / 16, digits.target, test_size=0.25, stratify=digits.target, random_state=0)
     images, test_images = (torch.tensor(each, dtype=torch.float32) for each in parts[:2])
     labels, test_labels = (torch.tensor(each) for each in parts[2:])
     return images, labels, test_images, test_labels
@@ -219,11 +217,7 @@ def methods_digits_rank(options: Any) -> None:
         used = rabit.allreduce(used, op=rabit.Sum, name="used")
         if rabit.rank() == 0:
             accuracy, sent = zip(*found, strict=True)
-            row = {
-                "accuracy": accuracy,
-                "bytes": sum(sent) / len(sent),
-                "processor_seconds": float(used),
-            }
+            row = {"accuracy": accuracy, "bytes": sum(sent) / len(sent), "processor_seconds": float(used)}
             rows.add(spec, settings[spec], row)
             left = (time.monotonic() - begin) / done * (len(specs) - done)
             print(f"[{done}/{len(specs)}, {left:3.0f} s left] {line(spec, row)}", flush=True)
@@ -244,18 +238,14 @@ def line(spec: str, row: dict[str, Any]) -> str:
 
 
 def conclude(settings: dict[str, dict[str, Any]], rows: Rows) -> None:
-    short = [
-        f"  {line(each, rows.rows[each])}" for each in settings if verdict(each, rows.rows[each])
-    ]
+    short = [f"  {line(each, rows.rows[each])}" for each in settings if verdict(each, rows.rows[each])]
     used = sum(rows.rows[each]["processor_seconds"] for each in settings)
     print(f"{len(settings) - len(short)} of {len(settings)} hold, {used:.0f} s of processors")
     print("\n".join(short), flush=True)
 
 
 @case(
-    seeds=3,
-    methods=words("", "some of them"),
-    save=Option("", help="a JSON file; what it has is not measured again"),
+    seeds=3, methods=words("", "some of them"), save=Option("", help="a JSON file; what it has is not measured again")
 )
 def methods_digits(o: Any) -> None:
     """Accuracy of gradient methods on handwritten digits, beside what their formulas reach in simulation.
@@ -267,6 +257,4 @@ def methods_digits(o: Any) -> None:
     was made, of plain SGD or Adam.  And a rank sends the bytes of its formula, within 5 per cent.
     With --save, methods that the file has are not measured again.  Needs scikit-learn, for its digits.
     """
-    on_ranks(
-        methods_digits_rank, o, RANKS, flags=["--transport", "tcp", "--allreduce-algorithm", "ring"]
-    )
+    on_ranks(methods_digits_rank, o, RANKS, flags=["--transport", "tcp", "--allreduce-algorithm", "ring"])

@@ -223,13 +223,8 @@ def rows_of(options: Any, reports: list[Any]) -> list[dict[str, Any]]:
         turns = min(len(report[name]) for report in reports)
         if not turns:
             continue
-        slowest = [
-            max(t[0] for t in turn)
-            for turn in zip(*(r[name][:turns] for r in reports), strict=True)
-        ]
-        sent, counted = (
-            statistics.mean(t[place] for r in reports for t in r[name]) for place in (1, 2)
-        )
+        slowest = [max(t[0] for t in turn) for turn in zip(*(r[name][:turns] for r in reports), strict=True)]
+        sent, counted = (statistics.mean(t[place] for r in reports for t in r[name]) for place in (1, 2))
         formula = WAYS[name]
         rows.append(
             {
@@ -238,9 +233,7 @@ def rows_of(options: Any, reports: list[Any]) -> list[dict[str, Any]]:
                 "bytes": sent,
                 "engine_bytes": None if name.startswith("ddp") else counted,
                 "formula": size * formula(options.ranks) if formula else None,
-                "formula_most": max(1.0, math.log2(w) / added(32)(w))
-                if name == SMALL_SUMS
-                else 1.0,
+                "formula_most": max(1.0, math.log2(w) / added(32)(w)) if name == SMALL_SUMS else 1.0,
             }
         )
     for row in rows:
@@ -292,9 +285,7 @@ def methods_links(o: Any) -> None:
     o.count = max(1, o.mebibytes // (4 * SIDE * SIDE >> 20))
     o.chosen = o.ways.split("+") if o.ways else list(WAYS)
     with lab_or_stop(o.ranks, o.rate, segment_bytes=shaped_links.SEGMENT_BYTES) as lab:
-        rows = rows_of(
-            o, on_ranks(methods_links_rank, o, o.ranks, run=shaped_links.in_lab(lab, o.timeout))
-        )
+        rows = rows_of(o, on_ranks(methods_links_rank, o, o.ranks, run=shaped_links.in_lab(lab, o.timeout)))
     show(o, rows)
     if o.save:
         Path(o.save).parent.mkdir(parents=True, exist_ok=True)

@@ -34,14 +34,9 @@ WAYS = (
     "ddp PowerSGD hook, rank 2",
 )
 # Ours, the peer, and how many times its steps a second ours is to take.
-PAIRS = (
-    ("bytegrad", "ddp fp16 hook", 1.5),
-    ("powersgd:rank=2,start=2", "ddp PowerSGD hook, rank 2", 1.5),
-)
+PAIRS = (("bytegrad", "ddp fp16 hook", 1.5), ("powersgd:rank=2,start=2", "ddp PowerSGD hook, rank 2", 1.5))
 EQUAL = 0.05  # of the gain in loss
-FIRST = (
-    4  # steps that are not timed: torch's PowerSGD sends two gradients whole, and buckets are built
-)
+FIRST = 4  # steps that are not timed: torch's PowerSGD sends two gradients whole, and buckets are built
 
 
 def net(seed: int) -> nn.Sequential:
@@ -70,9 +65,7 @@ class Learner:
         if name.startswith("ddp"):
             self._model = of_torch(name, self._net)
         else:
-            self._optimizer = rabit.DistributedOptimizer(
-                plain, self._net.named_parameters(), strategy=name
-            )
+            self._optimizer = rabit.DistributedOptimizer(plain, self._net.named_parameters(), strategy=name)
 
     def steps(self, count: int) -> None:
         for _ in range(count):
@@ -117,9 +110,7 @@ def methods_peers_rank(o: Any) -> dict[str, dict[str, float]]:
             rabit.barrier()
             learner.steps(o.steps + (0 if turn else FIRST))
             if rabit.rank() == 0:
-                print(
-                    f"turn {turn} {name}: {learner.seconds[-1]:.4f} s", file=sys.stderr, flush=True
-                )
+                print(f"turn {turn} {name}: {learner.seconds[-1]:.4f} s", file=sys.stderr, flush=True)
     found = {
         name: {
             "seconds": statistics.median(each.seconds),
@@ -142,9 +133,7 @@ def judged(rows: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
         if ours not in rows or peer not in rows:
             continue
         times = rows[peer]["seconds"] / rows[ours]["seconds"]
-        apart = (rows[ours]["loss"] - rows[peer]["loss"]) / (
-            rows[peer]["begin"] - rows[peer]["loss"]
-        )
+        apart = (rows[ours]["loss"] - rows[peer]["loss"]) / (rows[peer]["begin"] - rows[peer]["loss"])
         says = "holds" if times >= least else f"not {least:g} times"
         if apart > EQUAL:
             says = f"no verdict: the losses differ by {apart:.1%} of the gain"
@@ -174,9 +163,7 @@ def methods_peers(o: Any) -> None:
         )
     pairs = judged(rows)
     for each in pairs:
-        print(
-            f"{each['ours']} takes {each['times']:.2f} times the steps of {each['peer']}: {each['says']}"
-        )
+        print(f"{each['ours']} takes {each['times']:.2f} times the steps of {each['peer']}: {each['says']}")
     if o.save:
         Path(o.save).parent.mkdir(parents=True, exist_ok=True)
         saved = {"rate": o.rate, "rows": rows, "pairs": pairs}

@@ -9,7 +9,6 @@ the worst seed.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from dataclasses import asdict
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import methods_digits
+from harness import case, words
 
 WIDTH, LEFT, RIGHT, ROW, BAR = 860, 300, 90, 19, 12
 OURS, THEIRS, PLAIN, INK, FAINT = "#4c78a8", "#b279a2", "#9aa5b1", "#222", "#ddd"
@@ -49,8 +49,7 @@ class Drawing:
 
     def line(self, x: float, height: float, colour: str = FAINT) -> None:
         self.parts.append(
-            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{self.y - 3:.1f}" y2="{self.y + height:.1f}" '
-            f'stroke="{colour}"/>'
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{self.y - 3:.1f}" y2="{self.y + height:.1f}" stroke="{colour}"/>'
         )
 
     def svg(self) -> str:
@@ -114,30 +113,19 @@ def draw_digits(drawing: Drawing, rows: list[dict[str, Any]]) -> None:
         seeds = row["accuracy"]
         mean = sum(seeds) / len(seeds)
         first, last = (LEFT + (max(each, low) - low) * scale for each in (min(seeds), max(seeds)))
-        drawing.text(
-            LEFT - 8, row["method"].split(",small")[0].split(",block")[0], anchor="end", size=11
-        )
+        drawing.text(LEFT - 8, row["method"].split(",small")[0].split(",block")[0], anchor="end", size=11)
         drawing.bar(first, last, FAINT if mean < low else "#c6d6e8")
         centre = LEFT + (max(mean, low) - low) * scale
-        drawing.parts.append(
-            f'<circle cx="{centre:.1f}" cy="{drawing.y + BAR / 2:.1f}" r="4" fill="{OURS}"/>'
-        )
+        drawing.parts.append(f'<circle cx="{centre:.1f}" cy="{drawing.y + BAR / 2:.1f}" r="4" fill="{OURS}"/>')
         drawing.text(WIDTH - RIGHT + 12, f"{mean:.1f}")
         drawing.y += ROW
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("links", type=Path, nargs="+")
-    parser.add_argument("--digits", type=Path, required=True)
-    parser.add_argument("--picture", type=Path, required=True)
-    options = parser.parse_args()
+@case(links=words("", "files of methods_links"), digits="", picture="measured.svg")
+def methods_picture(o: Any) -> None:
+    """Draws what methods_links and methods_digits have measured: docs/evidence/methods_measured.svg."""
     drawing = Drawing()
-    for links in options.links:
-        draw_links(drawing, json.loads(links.read_text()))
-    draw_digits(drawing, digits_of(options.digits))
-    options.picture.write_text(drawing.svg())
-
-
-if __name__ == "__main__":
-    main()
+    for links in o.links:
+        draw_links(drawing, json.loads(Path(links).read_text()))
+    draw_digits(drawing, digits_of(Path(o.digits)))
+    Path(o.picture).write_text(drawing.svg())

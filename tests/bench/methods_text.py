@@ -69,13 +69,9 @@ WAYS: dict[str, Way] = {
     "topk, 1 %": Way("topk:ratio=0.01", ADAM, bytes=0.06, left=0.1),
     "randomk, 10 %": Way("randomk:ratio=0.1", ADAM / 2, bytes=0.12, left=0.2, steps=128),
     "wangni, 5 %": Way("wangni:ratio=0.05", ADAM, bytes=0.25, left=0.2),
-    "dgc, 1 %": Way(
-        "dgc:ratio=0.01,ramp=4", SGD, of="mean, SGD", bytes=0.12, left=0.1, steps=128, momentum=0.0
-    ),
+    "dgc, 1 %": Way("dgc:ratio=0.01,ramp=4", SGD, of="mean, SGD", bytes=0.12, left=0.1, steps=128, momentum=0.0),
     "ef21, 5 %": Way("ef21:ratio=0.05", ADAM, bytes=0.25, left=0.1),
-    "ef21-sgdm, 5 %": Way(
-        "ef21-sgdm:ratio=0.05", 4 * SGD, of="mean, SGD", bytes=0.25, left=0.1, momentum=0.0
-    ),
+    "ef21-sgdm, 5 %": Way("ef21-sgdm:ratio=0.05", 4 * SGD, of="mean, SGD", bytes=0.25, left=0.1, momentum=0.0),
     "rowsparse": Way("rowsparse", ADAM, bytes=1.02),
     # Low rank, and around others.
     "powersgd, rank 4": Way("powersgd:rank=4", ADAM, bytes=0.08, left=0.1),
@@ -88,24 +84,13 @@ WAYS: dict[str, Way] = {
     "post-local, 8": Way("local:every=8,start={quarter}", ADAM, bytes=0.4, left=0.1),
     "slowmo, 8": Way("slowmo:every=8,beta=0.5", ADAM, bytes=0.14, left=0.1),
     "diloco, 16": Way("diloco:every=16", ADAM, bytes=0.08, left=0.2),
-    "streaming-diloco, 16": Way(
-        "streaming-diloco:every=16,delay=2,bits=4", ADAM, bytes=0.02, left=0.2
-    ),
+    "streaming-diloco, 16": Way("streaming-diloco:every=16,delay=2,bits=4", ADAM, bytes=0.02, left=0.2),
     "sparseloco, 8": Way("sparseloco:every=8,ratio=0.05", ADAM, bytes=0.04, left=0.2),
     # Momentum that travels.
-    "onebit-adam": Way(
-        "onebit-adam:warmup={quarter},block=512", ADAM, bytes=0.3, left=0.1, momentum=0
-    ),
-    "onebit-lamb": Way(
-        "onebit-lamb:warmup={quarter},block=512", 10 * ADAM, bytes=0.3, left=0.15, momentum=0
-    ),
+    "onebit-adam": Way("onebit-adam:warmup={quarter},block=512", ADAM, bytes=0.3, left=0.1, momentum=0),
+    "onebit-lamb": Way("onebit-lamb:warmup={quarter},block=512", 10 * ADAM, bytes=0.3, left=0.15, momentum=0),
     "zero-one-adam": Way(
-        "zero-one-adam:start={half},grow=16,every=4,block=512",
-        ADAM,
-        bytes=0.4,
-        left=0.15,
-        steps=128,
-        momentum=0,
+        "zero-one-adam:start={half},grow=16,every=4,block=512", ADAM, bytes=0.4, left=0.15, steps=128, momentum=0
     ),
     "qadam": Way("qadam:warmup={quarter}", ADAM, bytes=0.5, left=0.05, momentum=0),
     "demo": Way("demo:count=8,chunk=64", ADAM / 2, bytes=0.4, left=0.2, momentum=0),
@@ -116,20 +101,12 @@ WAYS: dict[str, Way] = {
     "lowprecision": Way("lowprecision", ADAM, bytes=0.35, left=0.1),
     "async": Way("async", ADAM, bytes=1.01, left=0.1),
     "anybatch": Way("anybatch", ADAM, bytes=1.02),
-    "dabmd, ring": Way(
-        "dabmd:graph=ring", 5 * SGD, of="mean, SGD", bytes=1.4, left=0.2, steps=128, momentum=0
-    ),
+    "dabmd, ring": Way("dabmd:graph=ring", 5 * SGD, of="mean, SGD", bytes=1.4, left=0.2, steps=128, momentum=0),
 }
 # A method that stands in no line here is trained as its row of the suites says, and claims nothing.
 for _name in sorted(set(ROWS) - {way.text.partition(":")[0] for way in WAYS.values()}):
     _text = text_of(_name, ROWS[_name].learns[0])
-    WAYS[_name] = Way(
-        _text,
-        ADAM,
-        bytes=math.inf,
-        left=math.inf,
-        momentum=0 if has_momentum(make(_text)) else None,
-    )
+    WAYS[_name] = Way(_text, ADAM, bytes=math.inf, left=math.inf, momentum=0 if has_momentum(make(_text)) else None)
 
 
 def transformer(seed: int) -> Any:
@@ -190,9 +167,7 @@ def windows(text: np.ndarray, count: int, seed: list[int]) -> Any:
 class Trial:
     """One method from the first parameters to the last."""
 
-    def __init__(
-        self, name: str, steps: int, seen: np.ndarray, unseen: np.ndarray, seed: int = 0
-    ) -> None:
+    def __init__(self, name: str, steps: int, seen: np.ndarray, unseen: np.ndarray, seed: int = 0) -> None:
         import torch
 
         import rabit_torch as rabit
@@ -209,9 +184,7 @@ class Trial:
             if momentum is None
             else torch.optim.SGD(parameters, lr=lr, momentum=momentum)
         )
-        self._optimizer: Any = rabit.DistributedOptimizer(
-            plain, self._model.named_parameters(), strategy=self.text
-        )
+        self._optimizer: Any = rabit.DistributedOptimizer(plain, self._model.named_parameters(), strategy=self.text)
         self._counts = hasattr(self._optimizer.strategy, "samples")
         self._sent = 0
         self.curve: list[tuple[int, float]] = []  # bytes that a rank has sent, loss
@@ -266,9 +239,7 @@ class Trial:
     def _look(self) -> None:
         with self._torch.no_grad():
             mine = self._loss(*self._test)
-        mean = self._rabit.allreduce(
-            self._torch.stack([mine, self._torch.tensor(float(self._sent))]), name="look"
-        )
+        mean = self._rabit.allreduce(self._torch.stack([mine, self._torch.tensor(float(self._sent))]), name="look")
         self.curve.append((int(mean[1]), float(mean[0])))
         self.looks.append(len(self.sent))
 
@@ -279,9 +250,7 @@ def mean_of_ranks(numbers: list[float]) -> list[float]:
 
     import rabit_torch as rabit
 
-    found: list[float] = rabit.allreduce(
-        torch.tensor(numbers, dtype=torch.float64), name="numbers"
-    ).tolist()
+    found: list[float] = rabit.allreduce(torch.tensor(numbers, dtype=torch.float64), name="numbers").tolist()
     return found
 
 
@@ -360,9 +329,7 @@ def line(name: str, rows: dict[str, dict[str, Any]]) -> str:
 
 def conclude(names: list[str], rows: dict[str, dict[str, Any]]) -> None:
     judged = {name: verdict(rows, name) for name in names}
-    claims = {
-        name: says for name, says in judged.items() if says and not says.startswith(TOO_SHORT)
-    }
+    claims = {name: says for name, says in judged.items() if says and not says.startswith(TOO_SHORT)}
     short = [line(name, rows) for name, says in claims.items() if says != "as claimed"]
     used = sum(rows[name]["processor_seconds"] for name in names)
     print(f"{len(claims) - len(short)} of {len(claims)} as claimed, {used:.0f} s of processors")
@@ -386,6 +353,4 @@ def methods_text(o: Any) -> None:
     that was not trained on.  A line ends in what its paper claims, and whether this run bears it out.
     methods_text_links.py measures how long such steps take on slow links.
     """
-    on_ranks(
-        methods_text_rank, o, RANKS, flags=["--transport", "tcp", "--allreduce-algorithm", "ring"]
-    )
+    on_ranks(methods_text_rank, o, RANKS, flags=["--transport", "tcp", "--allreduce-algorithm", "ring"])

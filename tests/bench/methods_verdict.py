@@ -9,15 +9,14 @@ show is in the table as well; what the guide says of it is docs/howto/methods.md
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import methods_digits
 import methods_text
 import waiting as methods_waits
+from harness import case, table
 
 SECTIONS = ("digits", "text", "links", "peers", "waits")
 
@@ -81,21 +80,16 @@ def of_waits(folder: Path) -> list[tuple[str, str, str]]:
     return [("async, one rank slow", f"{found['ratio']:.3f} of a step alone", misses)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("folder", type=Path)
-    options = parser.parse_args()
+@case(folder="build/methods")
+def methods_verdict(o: Any) -> bool:
+    """One table of what gradient methods have shown: accuracy, bytes, loss on a text, and time on slow links."""
     parts = (of_digits, of_text, of_links, of_peers, of_waits)
     short = dict.fromkeys(SECTIONS, 0)
+    rows = []
     for section, part in zip(SECTIONS, parts, strict=True):
-        rows = part(options.folder)
-        print(f"{section}: {'not measured' if not rows else ''}")
-        for name, measured, misses in rows:
-            print(f"  {name:62} {measured:45} {'SHORT: ' + misses if misses else 'ok'}")
+        for name, measured, misses in part(Path(o.folder)):
+            rows.append([section, name, measured, f"SHORT: {misses}" if misses else "ok"])
             short[section] += bool(misses)
+    table(["measured", "method", "figure", "verdict"], rows)
     print(", ".join(f"{section}: {count} short" for section, count in short.items()))
-    sys.exit(short["digits"] > 0)
-
-
-if __name__ == "__main__":
-    main()
+    return not short["digits"]

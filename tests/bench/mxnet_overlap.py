@@ -1,19 +1,7 @@
-"""MXNet: a training step that overlaps communication, beside steps that wait.
-
-    sudo python tests/bench/mxnet_overlap.py
-
-Four ranks in four network namespaces, whose links are shaped to 200 Mbit/s.  Waiting: every operation
-is waited for, as where MXNet's engine cannot be joined.  Apart: all gradients of a step are exchanged
-at once, between the end of the backward pass and the next forward pass.  All kinds of step run in the
-same processes, in turns, so that noise of the machine meets all.  Every rank stays on one
-core, which it shares where there are fewer, also with the exchange itself; with --emulate every layer
-occupies a clock for its time, as a device of its own would, and the processors are left to the
-exchange.  MXNET_ variables apply as ever.  Needs root, ip and tc.
-"""
+"""MXNet: a training step that overlaps communication, beside steps that wait."""
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import os
@@ -24,6 +12,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
+
+from harness import Option, case
 
 BRIDGE = "rabitmx0"
 
@@ -238,11 +229,7 @@ def run_ranks(ranks: int, settings: list, folder: Path) -> dict:
 
 def busy_seconds(trace: list[dict]) -> float:
     """How long at least one exchange was under way on rank 0."""
-    spans = sorted(
-        (event["ts"], event["ts"] + event["dur"])
-        for event in trace
-        if event.get("name") == "ALLREDUCE"
-    )
+    spans = sorted((event["ts"], event["ts"] + event["dur"]) for event in trace if event.get("name") == "ALLREDUCE")
     busy = reached = 0.0
     for begin, end in spans:
         busy += max(0.0, end - max(begin, reached))
@@ -276,11 +263,11 @@ def show_step(trace: list[dict]) -> None:
     print(f"the first gradient of the next step is complete at {following:.1f}")
 
 
-def report(args: argparse.Namespace, found: dict, busy: float) -> None:
-    gradient_bytes = args.layers * (args.width**2 + args.width) * 4
+def report(o: Any, found: dict, busy: float) -> None:
+    gradient_bytes = o.layers * (o.width**2 + o.width) * 4
     print(
-        f"{args.ranks} ranks, {args.mbit} Mbit/s, {gradient_bytes / 2**20:.1f} MiB of gradients, "
-        + ("emulated devices" if args.emulate else f"{int(found['amount'])} rows a rank")
+        f"{o.ranks} ranks, {o.mbit} Mbit/s, {gradient_bytes / 2**20:.1f} MiB of gradients, "
+        + ("emulated devices" if o.emulate else f"{int(found['amount'])} rows a rank")
     )
     for kind in ("compute", "waiting", "apart", "overlapping"):
         print(f"{kind:12} {1000 * statistics.median(found[kind]):8.1f} ms per step")
@@ -296,45 +283,40 @@ def report(args: argparse.Namespace, found: dict, busy: float) -> None:
     )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--mbit", type=int, default=200, help="of each link, both ways")
-    parser.add_argument("--width", type=int, default=226, help="of every layer")
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument(
-        "--batch",
-        type=int,
-        default=0,
-        help="rows; 0: so many that compute takes as long as the link",
-    )
-    parser.add_argument(
-        "--emulate", action="store_true", help="layers occupy a clock instead of a processor"
-    )
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=12, help="of every kind in a turn")
-    parser.add_argument("--timeline", default="", help="file that keeps the trace of rank 0")
-    args = parser.parse_args()
+@case(
+    ranks=4,
+    mbit=Option("200", int, "of each link, both ways"),
+    width=Option("226", int, "of every layer"),
+    layers=12,
+    batch=Option("0", int, "rows; 0: so many that compute takes as long as the link"),
+    emulate=False,
+    turns=5,
+    steps=Option("12", int, "of every kind in a turn"),
+    timeline=Option("", help="file that keeps the trace of rank 0"),
+)
+def mxnet_overlap(o: Any) -> None:
+    """MXNet: a training step that overlaps communication, beside steps that wait.
+
+    Ranks in network namespaces, whose links are shaped (root, ip and tc). Waiting: every operation is waited for, as
+    where MXNet's engine cannot be joined. Apart: all gradients of a step are exchanged at once, between the end of the
+    backward pass and the next forward pass. All kinds of step run in the same processes, in turns. Every rank stays on
+    one core, which it shares where there are fewer, also with the exchange itself; with --emulate every layer occupies
+    a clock for its time, as a device of its own would. MXNET_ variables apply as ever.
+    """
     if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("tc"):
         print("skipped: network namespaces need root, ip and tc")
-        return 0
+        return
     if importlib.util.find_spec("mxnet") is None:
         print("skipped: mxnet is not installed: pip install 'mariza-rabit[mxnet]'")
-        return 0
+        return
     try:
-        make_network(args.ranks, args.mbit)
+        make_network(o.ranks, o.mbit)
         with tempfile.TemporaryDirectory() as folder:
-            timeline = Path(args.timeline or Path(folder, "timeline.json")).absolute()
-            settings = [args.width, args.layers, args.batch, args.turns, args.steps, str(timeline)]
-            settings.append(args.emulate)
-            found = run_ranks(args.ranks, settings, Path(folder))
+            timeline = Path(o.timeline or Path(folder, "timeline.json")).absolute()
+            settings = [o.width, o.layers, o.batch, o.turns, o.steps, str(timeline), o.emulate]
+            found = run_ranks(o.ranks, settings, Path(folder))
             trace = json.loads(timeline.read_text())
     finally:
-        remove_network(args.ranks)
-    report(args, found, busy_seconds(trace) / args.steps)
+        remove_network(o.ranks)
+    report(o, found, busy_seconds(trace) / o.steps)
     show_step(trace)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

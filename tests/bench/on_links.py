@@ -64,9 +64,7 @@ def flow_rank(o: Any) -> float:
     deadline = time.monotonic() + 20
     while True:
         try:
-            out = socket.create_connection(
-                (o.addresses[(rank + 1) % o.ranks], RING_PORT), timeout=5
-            )
+            out = socket.create_connection((o.addresses[(rank + 1) % o.ranks], RING_PORT), timeout=5)
             break
         except OSError:
             if time.monotonic() > deadline:
@@ -103,20 +101,14 @@ def shaped_rank(o: Any) -> list[tuple[int, float]]:
     for size in o.sizes:
         array = np.ones(max(size // 4, 1), np.float32)
         taken = seconds_each(
-            lambda x=array: rabit.allreduce_(x, name=f"bench.{x.size}", op=rabit.Max),
-            o.rounds + 3,
-            rabit.barrier,
+            lambda x=array: rabit.allreduce_(x, name=f"bench.{x.size}", op=rabit.Max), o.rounds + 3, rabit.barrier
         )
         found.append((size, median(taken[3:])))
     rabit.shutdown()
     return found
 
 
-CODECS = {
-    "none": 32,
-    "levels": 4,
-    "minmax8": 8,
-}  # bits of an element, without what a block has beside them
+CODECS = {"none": 32, "levels": 4, "minmax8": 8}  # bits of an element, without what a block has beside them
 
 
 @case(
@@ -147,13 +139,8 @@ def servers(o: Any) -> None:
     for size in o.sizes:
         row, medians = [show_size(size)], {}
         for way, part in parts.items():
-            medians[way] = median(
-                max(turn) for turn in zip(*(each[f"{way} {size}"] for each in reports), strict=True)
-            )
-            row += [
-                f"{medians[way]:.3f} s",
-                part * size / 4 * CODECS[o.codec] / o.rate / medians[way],
-            ]
+            medians[way] = median(max(turn) for turn in zip(*(each[f"{way} {size}"] for each in reports), strict=True))
+            row += [f"{medians[way]:.3f} s", part * size / 4 * CODECS[o.codec] / o.rate / medians[way]]
         rows.append([*row, medians["ring"] / medians["ps"]])
     table(["", "ring", "of bound", "ps", "of bound", "ring / ps"], rows)
 
@@ -168,11 +155,7 @@ def servers_rank(o: Any) -> dict[str, list[float]]:
     import rabit
 
     rabit.init()
-    codec = (
-        {}
-        if o.codec == "none"
-        else {"compression": getattr(rabit.Compression, o.codec)(), "seed": 1}
-    )
+    codec = {} if o.codec == "none" else {"compression": getattr(rabit.Compression, o.codec)(), "seed": 1}
     found: dict[str, list[float]] = {}
     for size in o.sizes:
         tensor = np.ones(size // 4, np.float32)
@@ -180,9 +163,7 @@ def servers_rank(o: Any) -> dict[str, list[float]]:
             for way, backend in (("ring", "builtin"), ("ps", "ps")):
                 rabit.barrier(name="turn")
                 began = time.perf_counter()
-                out = rabit.allreduce(
-                    tensor, name=f"{way}.{size}", op=rabit.Sum, backend=backend, **codec
-                )
+                out = rabit.allreduce(tensor, name=f"{way}.{size}", op=rabit.Sum, backend=backend, **codec)
                 seconds = time.perf_counter() - began
                 assert codec or out[0] == out[-1] == rabit.size()
                 if turn:
@@ -204,27 +185,13 @@ def alltoall_links(o: Any) -> None:
         for mbit in o.mbit:
             for segment in (shaped_links.SEGMENT_BYTES, shaped_links.PACKET_BYTES):
                 queue = shaped_links.QUEUE_SECONDS
-                with (
-                    lab_or_stop(ranks, mbit * 1e6, queue, segment) as lab,
-                    tempfile.TemporaryDirectory() as folder,
-                ):
+                with lab_or_stop(ranks, mbit * 1e6, queue, segment) as lab, tempfile.TemporaryDirectory() as folder:
                     result = Path(folder, "figures.json")
-                    bench = (
-                        "-m",
-                        "rabit.bench",
-                        "alltoall",
-                        "--bytes",
-                        o.sizes,
-                        "--json",
-                        str(result),
-                    )
+                    bench = ("-m", "rabit.bench", "alltoall", "--bytes", o.sizes, "--json", str(result))
                     shaped_links.run_words(lab, Path(folder), bench, 300.0)
                     document = json.loads(result.read_text())
                 for each in document["rows"]:
-                    seconds, bound = (
-                        median(each["seconds"]),
-                        (ranks - 1) / ranks * each["bytes"] * 8 / (mbit * 1e6),
-                    )
+                    seconds, bound = (median(each["seconds"]), (ranks - 1) / ranks * each["bytes"] * 8 / (mbit * 1e6))
                     name = f"{ranks} ranks, {mbit} Mbit/s, segments of {show_size(segment)}, {show_size(each['bytes'])}"
                     rows.append([name, f"{seconds * 1e3:.1f} ms", seconds / bound])
     table(["", "time", "of the links' time"], rows)

@@ -1,23 +1,17 @@
-"""Draws what overlaps with what, from the engine's timeline: docs/explain/overlap.svg.
-
-    sudo python tests/bench/overlap_picture.py docs/explain/overlap.svg
-
-Two ranks on shaped links train an emulated model of six equal layers with as much communication as
-computation, in three modes.  Drawn are two steps of rank 0 in each.
-"""
+"""Draws what overlaps with what, from the engine's timeline: docs/explain/overlap.svg."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import crossing
 import torch
+from harness import Option, case, lab_or_stop, on_ranks
+from harness.links import in_lab
 
 import rabit
 import rabit_torch
@@ -30,11 +24,13 @@ COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2")
 WIDTH, LEFT, ROW, GAP = 900, 90, 22, 6
 
 
-def run_rank(task: dict[str, Any], rank: int) -> None:
-    crossing.start_engine(task, rank)
+def overlap_picture_rank(o: Any) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    rabit_torch.init()
+    rank = rabit.rank()
     slope = crossing.measure_link([1 << 18, 1 << 20, 1 << 22])
-    unit = task["compute"] / (3 * LAYERS)
-    size = int(task["compute"] / slope / LAYERS) // 64 * 64
+    unit = o.compute / (3 * LAYERS)
+    size = int(o.compute / slope / LAYERS) // 64 * 64
     layers = [Layer(unit, 2 * unit, size) for _ in range(LAYERS)]
     report: dict[str, Any] = {}
     for mode in MODES:
@@ -44,7 +40,7 @@ def run_rank(task: dict[str, Any], rank: int) -> None:
             torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), overlap=mode
         )
         x = torch.zeros(1, requires_grad=True)
-        path = Path(task["results"], f"trace.{mode}")
+        path = o.folder / f"trace.{mode}"
         begins = []
         for step in range(7):
             if step == 3:
@@ -66,8 +62,8 @@ def run_rank(task: dict[str, Any], rank: int) -> None:
                 "begin": begins[4] - origin,
                 "end": begins[6] - origin,
             }
-    Path(task["results"], f"{rank}.json").write_text(json.dumps(report))
     rabit.shutdown()
+    return report
 
 
 def exchanges(trace: list[dict[str, Any]]) -> list[tuple[int, int, float, float]]:
@@ -132,24 +128,12 @@ def draw(report: dict[str, Any]) -> str:
     return "\n".join([head, background, *parts, "</svg>\n"])
 
 
-def main() -> None:
-    if sys.argv[1:2] == ["--rank"]:
-        run_rank(json.loads(Path(sys.argv[3]).read_text()), int(sys.argv[2]))
-        return
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("output", type=Path)
-    parser.add_argument(
-        "--compute", type=float, default=0.3, help="seconds of a step's computation"
-    )
-    parser.set_defaults(ranks=2, rate="1G", timeout=60)
-    options = parser.parse_args()
-    reason = crossing.shaped_links.why_not()
-    if reason:
-        print(f"skipped: links cannot be shaped here: {reason}")
-        return
-    reports = crossing.run(options, __file__, {"compute": options.compute})
-    options.output.write_text(draw(reports[0]))
+@case(output=Option("overlap.svg"), compute=0.3)
+def overlap_picture(o: Any) -> None:
+    """Draws what overlaps with what, from the engine's timeline: docs/explain/overlap.svg.
 
-
-if __name__ == "__main__":
-    main()
+    Two ranks on links of 1 Gbit/s train an emulated model of six equal layers with as much communication as
+    computation (`compute` seconds), in three modes. Drawn are two steps of rank 0 in each.
+    """
+    with lab_or_stop(2, 1e9) as lab:
+        Path(o.output).write_text(draw(on_ranks(overlap_picture_rank, o, 2, run=in_lab(lab, 300))[0]))

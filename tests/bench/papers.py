@@ -228,9 +228,7 @@ def sharded_rank(o: Any) -> dict[str, list[float]]:
                 model(batch).square().mean().backward()
                 optimizer.step()
                 seconds[way].append(time.perf_counter() - began)
-                gradients = sum(
-                    each.grad.numel() * 4 for each in model.parameters() if has_gradient(each)
-                )
+                gradients = sum(each.grad.numel() * 4 for each in model.parameters() if has_gradient(each))
                 optimizer.zero_grad()
             state = sum(
                 value.numel() * 4

@@ -13,11 +13,7 @@ from harness import links as shaped_links
 from harness.network import build_network
 from on_links import flow_rank
 
-WAYS = {
-    "ring": {"RABIT_ALLREDUCE_ALGORITHM": "ring"},
-    "tree": {"RABIT_ALLREDUCE_ALGORITHM": "tree"},
-    "plan": {},
-}
+WAYS = {"ring": {"RABIT_ALLREDUCE_ALGORITHM": "ring"}, "tree": {"RABIT_ALLREDUCE_ALGORITHM": "tree"}, "plan": {}}
 
 
 def star(*capacities: float) -> dict[str, Any]:
@@ -33,9 +29,7 @@ def racks(hosts: int, mbit: float, uplink: float, interleaved: bool = False) -> 
 
 
 def line(hosts: int, mbit: float) -> dict[str, Any]:
-    return network(
-        hosts, 0, [{"a": f"lab{i}", "b": f"lab{i + 1}", "capacity": mbit} for i in range(hosts - 1)]
-    )
+    return network(hosts, 0, [{"a": f"lab{i}", "b": f"lab{i + 1}", "capacity": mbit} for i in range(hosts - 1)])
 
 
 def network(hosts: int, switches: int, links: list[dict[str, Any]]) -> dict[str, Any]:

@@ -53,17 +53,9 @@ def front_door(o: Any) -> None:
     """
     o.has_mpi = mpi_is_there()
     by = "mpiexec" if o.has_mpi else "rabitrun"
-    for size, found in on_ranks(front_door_rank, o, o.ranks, by=by, environ=mpi_environ())[
-        0
-    ].items():
-        medians = {
-            name: [median(column) for column in zip(*each, strict=True)]
-            for name, each in found.items()
-        }
-        gloo, array = (
-            medians.get("c10d gloo all_reduce", [float("nan")])[0],
-            medians["array allreduce_"][0],
-        )
+    for size, found in on_ranks(front_door_rank, o, o.ranks, by=by, environ=mpi_environ())[0].items():
+        medians = {name: [median(column) for column in zip(*each, strict=True)] for name, each in found.items()}
+        gloo, array = (medians.get("c10d gloo all_reduce", [float("nan")])[0], medians["array allreduce_"][0])
         rows = [
             [
                 name,
@@ -75,14 +67,7 @@ def front_door(o: Any) -> None:
             ]
             for name, (taken, used, switches) in medians.items()
         ]
-        heads = [
-            f"{size} bytes, load {os.getloadavg()[0]:.1f}",
-            "us/call",
-            "x gloo",
-            "x array",
-            "cpu us",
-            "switches",
-        ]
+        heads = [f"{size} bytes, load {os.getloadavg()[0]:.1f}", "us/call", "x gloo", "x array", "cpu us", "switches"]
         table(heads, rows)
 
 
@@ -102,18 +87,11 @@ def front_door_rank(o: Any) -> dict[str, dict[str, list[tuple[float, float, floa
     found = {}
     for size in o.bytes:
         forms = (
-            array_forms(size)
-            | tensor_forms(size)
-            | submit_forms(size)
-            | (averaged_forms(size) if o.has_mpi else {})
+            array_forms(size) | tensor_forms(size) | submit_forms(size) | (averaged_forms(size) if o.has_mpi else {})
         )
         calls = {name: max(4, o.calls // BATCH) if "submit" in name else o.calls for name in forms}
         found[size] = turns(
-            {
-                name: lambda form=form, count=calls[name]: one_turn(form, count)
-                for name, form in forms.items()
-            },
-            o.turns,
+            {name: lambda form=form, count=calls[name]: one_turn(form, count) for name, form in forms.items()}, o.turns
         )
     dist.destroy_process_group()
     rabit.shutdown()
@@ -143,9 +121,7 @@ def array_forms(size: int) -> dict[str, Form]:
         "array allreduce_": lambda: rabit.allreduce_(array, name=label),
         "array allreduce_ unnamed": lambda: rabit.allreduce_(array),
         "array allreduce": lambda: rabit.allreduce(array, name=f"{label}.new"),
-        "array async_ + synchronize": lambda: rabit.synchronize(
-            rabit.allreduce_async_(array, name=f"{label}.async")
-        ),
+        "array async_ + synchronize": lambda: rabit.synchronize(rabit.allreduce_async_(array, name=f"{label}.async")),
         "array ordered": lambda: rabit.ordered_allreduce_(array),
     }
 
@@ -193,10 +169,7 @@ def submit_forms(size: int) -> dict[str, Form]:
         return taken / BATCH, used / BATCH
 
     def one_by_one() -> list[Any]:
-        return [
-            rabit_torch.allreduce_async_(x, name=name)
-            for x, name in zip(tensors, names, strict=True)
-        ]
+        return [rabit_torch.allreduce_async_(x, name=name) for x, name in zip(tensors, names, strict=True)]
 
     def batched() -> list[Any]:
         return [rabit_torch.grouped_allreduce_async_(tensors, name=f"batch.{size}")]
@@ -239,13 +212,9 @@ def small_collectives(o: Any) -> None:
 
     def job(library: str, folder: str = "") -> dict[str, float]:
         by = {"rabit": "rabitrun", "gloo": "torchrun", "mpi": "mpiexec"}[library]
-        environ = mpi_environ(o.transport) | (
-            {"PYTHONPATH": str(Path(folder).resolve())} if folder else {}
-        )
+        environ = mpi_environ(o.transport) | ({"PYTHONPATH": str(Path(folder).resolve())} if folder else {})
         task = SimpleNamespace(**{**vars(o), "library": library})
-        return on_ranks(small_rank, task, o.ranks, by=by, environ=environ, quiet=True, timeout=300)[
-            0
-        ]
+        return on_ranks(small_rank, task, o.ranks, by=by, environ=environ, quiet=True, timeout=300)[0]
 
     columns = {"rabit": lambda: job("rabit")}
     if o.beside:
@@ -284,23 +253,10 @@ def rabit_forms(size: int) -> dict[str, Form]:
     torch.set_num_threads(1)
     rabit.init()
     tensor, forms = torch.ones(size // 4), {}
-    for prefix, module, source in (
-        ("tensor", rabit_torch, tensor),
-        ("array", rabit, tensor.numpy()),
-    ):
-        for name in (
-            "allreduce_",
-            "allreduce",
-            "broadcast_",
-            "broadcast",
-            "allgather",
-            "reducescatter",
-            "alltoall",
-        ):
+    for prefix, module, source in (("tensor", rabit_torch, tensor), ("array", rabit, tensor.numpy())):
+        for name in ("allreduce_", "allreduce", "broadcast_", "broadcast", "allgather", "reducescatter", "alltoall"):
             root = (0,) if name.startswith("broadcast") else ()
-            forms[f"{prefix} {name}"] = named(
-                getattr(module, name), (source, *root), f"{prefix}.{name}.{size}"
-            )
+            forms[f"{prefix} {name}"] = named(getattr(module, name), (source, *root), f"{prefix}.{name}.{size}")
     forms["broadcast_object"] = lambda: rabit.broadcast_object(SAID, 0, "said")
     forms["allgather_object"] = lambda: rabit.allgather_object(SAID, "heard")
     forms["barrier"] = rabit.barrier
@@ -337,10 +293,7 @@ def mpi_forms(size: int) -> dict[str, Form]:
 
     world = MPI.COMM_WORLD
     array, received = np.ones(size // 4, np.float32), np.zeros(size // 4, np.float32)
-    whole, part = (
-        np.zeros(size // 4 * world.size, np.float32),
-        np.zeros(size // 4 // world.size, np.float32),
-    )
+    whole, part = (np.zeros(size // 4 * world.size, np.float32), np.zeros(size // 4 // world.size, np.float32))
     return {
         "allreduce_": lambda: world.Allreduce(MPI.IN_PLACE, array),
         "broadcast_": lambda: world.Bcast(array, 0),
@@ -375,30 +328,16 @@ def mpi_overhead(o: Any) -> None:
     if not mpi_is_there():
         return
     for links in o.links:
-        environ = {
-            "RABIT_BACKEND": "mpi",
-            "RABIT_MPI_SHM": "1" if links == "auto" else "0",
-            **mpi_environ(),
-        }
+        environ = {"RABIT_BACKEND": "mpi", "RABIT_MPI_SHM": "1" if links == "auto" else "0", **mpi_environ()}
         flags = ["--bind-to", o.bind] if o.bind != "none" else []
-        found = on_ranks(mpi_overhead_rank, o, o.ranks, by="mpiexec", flags=flags, environ=environ)[
-            0
-        ]
+        found = on_ranks(mpi_overhead_rank, o, o.ranks, by="mpiexec", flags=flags, environ=environ)[0]
         rows = []
         for size, times in found["times"].items():
             for form in ("ordered", "blocking", "in flight", "in flight at once"):
-                ours, theirs = (
-                    times[f"engine, {form.removesuffix(' at once')}"],
-                    times[f"mpi4py, {form}"],
-                )
+                ours, theirs = (times[f"engine, {form.removesuffix(' at once')}"], times[f"mpi4py, {form}"])
                 ratios = median(mine / other for mine, other in zip(ours, theirs, strict=True))
                 rows.append(
-                    [
-                        f"{size} {form}",
-                        f"{median(ours) * 1e6:.0f}",
-                        f"{median(theirs) * 1e6:.0f}",
-                        f"{ratios:.2f}",
-                    ]
+                    [f"{size} {form}", f"{median(ours) * 1e6:.0f}", f"{median(theirs) * 1e6:.0f}", f"{ratios:.2f}"]
                 )
         title = f"{o.ranks} ranks, inside a host by {found['inside']}, {o.depth} in flight, bound to {o.bind}"
         table([title, "engine us", "mpi4py us", "ratio"], rows)
@@ -415,10 +354,7 @@ def mpi_overhead_rank(o: Any) -> dict[str, Any]:
         outputs = [np.empty(size // 4, np.float32) for _ in range(o.depth)]
 
         def engine_many(outputs: list[Any] = outputs) -> None:
-            pending = [
-                rabit.allreduce_async_(each, name=f"m{i}", op=rabit.Sum)
-                for i, each in enumerate(outputs)
-            ]
+            pending = [rabit.allreduce_async_(each, name=f"m{i}", op=rabit.Sum) for i, each in enumerate(outputs)]
             for each in pending:
                 each.result()
 
@@ -427,16 +363,11 @@ def mpi_overhead_rank(o: Any) -> dict[str, Any]:
                 world.Allreduce(MPI.IN_PLACE, each, op=MPI.SUM)
 
         def mpi_at_once(outputs: list[Any] = outputs) -> None:
-            MPI.Request.Waitall(
-                [world.Iallreduce(MPI.IN_PLACE, each, op=MPI.SUM) for each in outputs]
-            )
+            MPI.Request.Waitall([world.Iallreduce(MPI.IN_PLACE, each, op=MPI.SUM) for each in outputs])
 
         first = outputs[:1]
         forms = {
-            "engine, blocking": (
-                lambda x=first[0]: rabit.allreduce_(x, name="one", op=rabit.Sum),
-                first,
-            ),
+            "engine, blocking": (lambda x=first[0]: rabit.allreduce_(x, name="one", op=rabit.Sum), first),
             "mpi4py, blocking": (lambda x=first: mpi_many(x), first),
             "engine, ordered": (lambda x=first[0]: rabit.ordered_allreduce_(x, rabit.Sum), first),
             "mpi4py, ordered": (lambda x=first: mpi_many(x), first),
@@ -458,9 +389,7 @@ def mpi_overhead_rank(o: Any) -> dict[str, Any]:
         def a_turn(form: Form, used: list[Any], once: Any = once) -> float:
             return median([once(form, used) for _ in range(o.calls + 2)][2:])
 
-        times[size] = turns(
-            {name: lambda pair=pair: a_turn(*pair) for name, pair in forms.items()}, o.rounds
-        )
+        times[size] = turns({name: lambda pair=pair: a_turn(*pair) for name, pair in forms.items()}, o.rounds)
     inside = rabit.statistics()["backend_details"]["mpi"]["inside_host"]
     rabit.shutdown()
     return {"times": times, "inside": inside}

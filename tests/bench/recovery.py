@@ -1,18 +1,7 @@
-"""From the loss of a rank to the next step: elastic jobs of rabit beside what others do after a loss.
-
-    python tests/bench/recovery.py [--rounds 5] [--ways rabit,torchrun,torchft,ulfm]
-
-Four ranks on this machine make the same steps by each library (recovery_rank.py), and the last one ends
-itself by SIGKILL. Printed is the time from there until all ranks that go on have ended their next step, with
-the ranks that it has: median and maximum of the rounds, in which the ways take turns. torchrun and torchft
-come with or beside torch; torchft is asked for by `pip install torchft`; ULFM is a part of Open MPI 5 (mpirun
---with-ft ulfm) and needs mpi4py. What is not there is left out, with the reason. Horovod, whose elastic jobs
-were the model of ours, does not build with a torch of today.
-"""
+"""From the loss of a rank to the next step: elastic jobs of rabit beside what others do after a loss."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
 import importlib.util
@@ -27,6 +16,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+from harness import case, table, words
 
 HERE = Path(__file__).resolve().parent
 RANKS = 4
@@ -36,15 +28,7 @@ TORCHRUN = (
     *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"),
     *("--nproc-per-node", str(RANKS)),
 )
-MPIRUN = (
-    "mpirun",
-    "--with-ft",
-    "ulfm",
-    "--oversubscribe",
-    "--allow-run-as-root",
-    "-np",
-    str(RANKS),
-)
+MPIRUN = ("mpirun", "--with-ft", "ulfm", "--oversubscribe", "--allow-run-as-root", "-np", str(RANKS))
 COMMANDS: dict[str, tuple[str, ...]] = {
     "rabit elastic": (*RABIT, "--min-np", "2"),
     "rabit spare": (*RABIT, "--min-np", "2", "--spares", "1"),
@@ -93,11 +77,7 @@ def start(way: str, folder: Path) -> list[subprocess.Popen[bytes]]:
 
     def process(command: Sequence[str], **more: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            command,
-            env={**environ, **more},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+            command, env={**environ, **more}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
 
     if way != "torchft":
@@ -129,16 +109,10 @@ def measure(way: str, folder: Path) -> tuple[float, int]:
     for path in folder.glob("steps.*"):
         steps = [line.split() for line in path.read_text().splitlines()]
         # A step that others had ended in the instant of the loss still had all ranks, and says nothing.
-        later = [
-            (float(at), int(size))
-            for at, step, size in steps
-            if float(at) > killed and int(step) > 30
-        ]
+        later = [(float(at), int(size)) for at, step, size in steps if float(at) > killed and int(step) > 30]
         after += later[:1]
     if not after:
-        raise RuntimeError(
-            f"{way} makes no step after the loss:\n{(folder / 'log').read_text()[-3000:]}"
-        )
+        raise RuntimeError(f"{way} makes no step after the loss:\n{(folder / 'log').read_text()[-3000:]}")
     return max(after)[0] - killed, max(after)[1]
 
 
@@ -151,11 +125,7 @@ def lighthouse(is_needed: bool) -> Iterator[None]:
     from torchft.coordination import LighthouseServer
 
     server = LighthouseServer(
-        bind="127.0.0.1:0",
-        min_replicas=2,
-        join_timeout_ms=200,
-        quorum_tick_ms=20,
-        heartbeat_timeout_ms=1000,
+        bind="127.0.0.1:0", min_replicas=2, join_timeout_ms=200, quorum_tick_ms=20, heartbeat_timeout_ms=1000
     )
     os.environ["TORCHFT_LIGHTHOUSE"] = server.address()
     try:
@@ -164,19 +134,21 @@ def lighthouse(is_needed: bool) -> Iterator[None]:
         server.shutdown()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--ways", default="", help="those whose name begins with one of these, by commas"
-    )
-    given = parser.parse_args()
-    chosen = [way for way in COMMANDS if way.startswith(tuple(given.ways.split(",")))]
+@case(rounds=5, ways=words("rabit,torch,ulfm", "those whose name begins with one of these"))
+def recovery(o: Any) -> None:
+    """From the loss of a rank to the next step: elastic jobs of rabit beside what others do after a loss.
+
+    Four ranks make the same steps by each library (recovery_rank.py), and the last one ends itself by SIGKILL. The
+    time is from there until all ranks that go on have ended their next step: median and maximum of the rounds, in
+    which the ways take turns. torchft comes with `pip install torchft`; ULFM is a part of Open MPI 5 and needs mpi4py.
+    What is not there is left out, with the reason. Horovod does not build with a torch of today.
+    """
+    chosen = [way for way in COMMANDS if way.startswith(tuple(o.ways))]
     missing = {way: why_not(way) for way in chosen}
     found: dict[str, list[tuple[float, int]]] = {way: [] for way in chosen if not missing[way]}
     failed = Counter[str]()
     with lighthouse("torchft" in found):
-        for _ in range(given.rounds):
+        for _ in range(o.rounds):
             for way, times in found.items():
                 with tempfile.TemporaryDirectory() as name:
                     try:
@@ -184,23 +156,14 @@ def main() -> int:
                     except RuntimeError as error:
                         failed[way] += 1
                         print(error, file=sys.stderr)
-    print(
-        "| after the loss of one of four ranks | to the next step: median, maximum | its ranks |\n|---|---|---|"
-    )
+    rows = []
     for way in chosen:
-        if missing[way]:
-            print(f"| {WHAT[way]} | not measured: {missing[way]} | |")
+        if missing[way] or not found[way]:
+            rows.append([WHAT[way], missing[way] or f"failed {failed[way]} of {o.rounds} times", ""])
             continue
-        if not found[way]:
-            print(f"| {WHAT[way]} | failed {failed[way]} of {given.rounds} times | |")
-            continue
-        seconds = [each for each, _ in found[way]]
+        seconds = [taken for taken, _ in found[way]]
         sizes = sorted({size for _, size in found[way]})
         shown = f"{statistics.median(seconds):.2f}, {max(seconds):.2f} s"
         shown += f"; failed {failed[way]} times" if failed[way] else ""
-        print(f"| {WHAT[way]} | {shown} | {', '.join(map(str, sizes))} |")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        rows.append([WHAT[way], shown, ", ".join(map(str, sizes))])
+    table(["way", "to the next step: median, maximum", "ranks afterwards"], rows)

@@ -1,27 +1,21 @@
-"""A route table against every fixed choice, in turns in the same processes.
+"""A route table against every fixed choice, in turns in the same processes; tuned.py makes the table, and judges.
 
-    rabitrun -np 4 tune -o table.json
-    rabitrun -np 4 python tests/bench/routes.py table.json [--bytes 1K:64M] [--limit 2m] [--rounds 25]
-
-Every kind and size; tuned.py makes the table as well, and judges.  A turn is some calls of each candidate,
-next to each other in time; the figure of a turn is the median of its calls, and the ratio of a point the median
-over the turns of the best single candidate's time divided by that of the table.  The best is looked for in turns
-of their own, because the fastest of several noisy medians looks faster than it is; who takes 1.5 times as long as
-the best has one, and none if the table says twice as long.  Where both take the same route and the table cuts
-nothing in another way, the ratio is noise and has the fewest turns.  All of it takes about --limit; what is left in
-the end goes to the points that fall short, whose turns all count.
+A turn is some calls of each candidate, next to each other in time; the figure of a turn is the median of its calls,
+and the ratio of a point the median over the turns of the best single candidate's time divided by that of the table.
+The best is looked for in turns of their own, because the fastest of several noisy medians looks faster than it is; who
+takes 1.5 times as long as the best has one, and none if the table says twice as long.  Where both take the same route
+and the table cuts nothing in another way, the ratio is noise and has the fewest turns.  All of it takes about
+`o.limit` seconds; what is left in the end goes to the points that fall short, whose turns all count.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import math
 import statistics
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +24,7 @@ import numpy as np
 import rabit
 from rabit.bench.cases import Spec
 from rabit.bench.contestants import Contestants
-from rabit.bench.options import DURATION, parse_sizes
+from rabit.bench.options import parse_sizes
 from rabit.bench.progress import Progress
 from rabit.bench.timing import Figures, measure
 from rabit.bench.tune_options import TUNED_KINDS
@@ -89,19 +83,15 @@ class Point:
 class Comparison:
     """The points, one after the other, in about `limit_s` seconds.  All ranks make the same calls."""
 
-    def __init__(
-        self, table: Engine, contestants: Contestants, document: Any, args: argparse.Namespace
-    ) -> None:
+    def __init__(self, table: Engine, contestants: Contestants, document: Any, o: Any) -> None:
         """document: the table."""
         self._table = table
         self._contestants = contestants
         self._has_tunables = bool(document.get("tunables"))
-        self._measured_us = {
-            (row["kind"], row["bytes"], row["candidate"]): row["p50_us"] for row in document["rows"]
-        }
-        self._rounds: int = args.rounds
-        self._ends = time.monotonic() + args.limit
-        sizes = parse_sizes(args.bytes, 4)
+        self._measured_us = {(row["kind"], row["bytes"], row["candidate"]): row["p50_us"] for row in document["rows"]}
+        self._rounds: int = o.rounds
+        self._ends = time.monotonic() + o.limit
+        sizes = parse_sizes(o.bytes, 4)
         self.points = [Point(kind, size) for size in sizes for kind in TUNED_KINDS]
         self._progress = Progress(len(self.points), sys.stderr if table.rank == 0 else None)
         self._best: dict[int, Candidate] = {}
@@ -164,9 +154,7 @@ class Comparison:
 
     def _hopeful(self, point: Point) -> list[Candidate]:
         candidates = self._contestants.of(point.kind, rabit.DType.FLOAT32)
-        measured = [
-            self._measured_us.get((point.kind, point.bytes, str(each)), 0.0) for each in candidates
-        ]
+        measured = [self._measured_us.get((point.kind, point.bytes, str(each)), 0.0) for each in candidates]
         limit = HOPELESS * min(measured)
         if limit == 0.0:  # The table has not all of them.
             return candidates
@@ -191,50 +179,17 @@ class Comparison:
                 return
 
 
-def run_points(args: argparse.Namespace, table: Engine) -> Sequence[Point]:
-    engine = rabit.default_engine()
-    backends = [each for each in engine.config.backend.split(",") if each]
-    document = json.loads(Path(args.table).read_text())
-    with Contestants(engine, backends, TUNED_KINDS).started() as contestants:
-        comparison = Comparison(table, contestants, document, args)
-        comparison.run()
-    return comparison.points
-
-
-def show(points: Sequence[Point]) -> None:
-    for point in points:
-        each = point.document()
-        low, high = each["middle_half"]
-        print(
-            f"{each['kind']:<13} {each['bytes']:>10} {each['p50_us']:>11.1f} us  {each['ratio']:.3f} "
-            f"({low:.2f}-{high:.2f}, {each['turns']} turns) of {each['best']}"
-            f"{' (the same)' if each['is_same'] else ''}"
-        )
-    ratios = [each.ratio for each in points]
-    mean = math.exp(statistics.fmean(math.log(each) for each in ratios))
-    print(f"geometric mean {mean:.3f}, least {min(ratios):.3f}, {len(ratios)} points", flush=True)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("table", help="of rabitrun tune, on these hosts")
-    parser.add_argument("--bytes", default="1K:64M")
-    parser.add_argument("--limit", type=DURATION, default=120.0, help="for all of it (default 2m)")
-    parser.add_argument("--rounds", type=int, default=25, help="most turns of a point (default 25)")
-    parser.add_argument("--json", type=Path, help="also write the points to this file")
-    args = parser.parse_args()
+def routes_rank(o: Any) -> list[dict[str, Any]]:
+    """The points of the table `o.table`, on one rank."""
     rabit.init()
-    config = rabit.default_engine().config.replace(route_table=args.table)
-    with Engine(config, epoch=TABLE_EPOCH) as table:
-        points = run_points(args, table)
-    if rabit.rank() == 0:
-        show(points)
-        if args.json:
-            args.json.write_text(json.dumps([each.document() for each in points], indent=1))
+    engine = rabit.default_engine()
+    backends = [name for name in engine.config.backend.split(",") if name]
+    document = json.loads(Path(o.table).read_text())
+    with (
+        Engine(engine.config.replace(route_table=o.table), epoch=TABLE_EPOCH) as table,
+        Contestants(engine, backends, TUNED_KINDS).started() as contestants,
+    ):
+        comparison = Comparison(table, contestants, document, o)
+        comparison.run()
     rabit.shutdown()
-
-
-if __name__ == "__main__":
-    main()
+    return [point.document() for point in comparison.points]

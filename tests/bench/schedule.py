@@ -1,62 +1,27 @@
-"""Step times beside the provable ideal: emulated devices on links shaped by the kernel.
-
-    sudo python tests/bench/schedule.py                          # 4 ranks at 1 Gbit/s, rho = 1
-    sudo python tests/bench/schedule.py --rate 100M --ranks 8 --compute 3 --shapes vgg --rho 0.75,2
-    sudo python tests/bench/schedule.py --ways sequential,barrier,crossing-fifo,alphabetical,whole,crossing,dear
-    sudo python tests/bench/schedule.py --ways barrier,crossing,crossing@512K:1M:2   # p, credit, lanes
-
-backward, next-forward and reduce-scatter are the overlaps of DistributedOptimizer, with its own hooks, SGD
-and settings.  rho is communication over computation.  Every rank has a network namespace; all ways to communicate
-live in the same processes and take turns.  T* is the shortest step that any order of communication
-can reach with the measured link, T_bar the shortest while the update waits for all gradients (see
-docs/explain/scheduling.md).  Printed are epsilon = T*/T, the speed-up over rabit's own fused FIFO with
-a barrier, and T beside what the model predicts, with 95 % bootstrap intervals.
-"""
+"""Step times beside the provable ideal: emulated devices on links shaped by the kernel."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import random
-import secrets
 import statistics
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from harness import links as shaped_links
+from harness import Option, case, interval, lab_or_stop, links, on_ranks, rate, table, words
 from schedule_model import simulate
-from schedule_rank import neighbours, priorities
+from schedule_rank import neighbours, priorities, schedule_rank
 from schedule_shapes import SHAPES, scaled
 
-from rabit.rendezvous.discovery import StoreServer
 from rabit.tuning.step_time import Layer, barrier, crossing, dear, sequential
 
-HERE = Path(__file__).resolve().parent
 BASES = ("barrier", "ddp")  # what speed-ups are over
-LINK_SIZES = (
-    1 << 16,
-    1 << 18,
-    1 << 20,
-    1 << 22,
-    1 << 24,
-)  # at 1 Gbit/s, that the link is measured with
-
-
-def parse_rate(text: str) -> float:
-    factor = {"M": 1e6, "G": 1e9}[text[-1].upper()]
-    return float(text[:-1]) * factor
+LINK_SIZES = (1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)  # at 1 Gbit/s, that the link is measured with
 
 
 def parse_sizes(text: str) -> dict[str, int]:
     """PARTITION:CREDIT:LANES, as in 512K:1M:2."""
     partition, credit, lanes = text.split(":")
     units = {"K": 1 << 10, "M": 1 << 20}
-    size = {each: int(float(each[:-1]) * units[each[-1]]) for each in (partition, credit)}
+    size = {text: int(float(text[:-1]) * units[text[-1]]) for text in (partition, credit)}
     return {
         "partition_bytes": size[partition],
         "fusion_bytes": size[partition],
@@ -65,15 +30,15 @@ def parse_sizes(text: str) -> dict[str, int]:
     }
 
 
-def ways_and_engines(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+def ways_and_engines(o: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the names on the command line mean."""
     scheduled = {
         key: value
         for key, value in {
-            "partition_bytes": options.partition_bytes,
-            "fusion_bytes": options.fusion_bytes,
-            "credit_bytes": options.credit_bytes,
-            "lanes": options.lanes,
+            "partition_bytes": o.partition_bytes,
+            "fusion_bytes": o.fusion_bytes,
+            "credit_bytes": o.credit_bytes,
+            "lanes": o.lanes,
         }.items()
         if value is not None
     }
@@ -81,12 +46,7 @@ def ways_and_engines(options: argparse.Namespace) -> tuple[dict[str, Any], dict[
         "scheduled": {"scheduler": "priority", **scheduled},
         "defaults": {},
         "fifo": {"scheduler": "fifo", "fusion_bytes": 64 << 20, "credit_bytes": 0},
-        "whole": {
-            "scheduler": "priority",
-            "partition_bytes": 1 << 40,
-            "fusion_bytes": 0,
-            "credit_bytes": 1,
-        },
+        "whole": {"scheduler": "priority", "partition_bytes": 1 << 40, "fusion_bytes": 0, "credit_bytes": 1},
     }
 
     def reduced(engine: str, order: str, has_barrier: bool) -> dict[str, Any]:
@@ -99,7 +59,7 @@ def ways_and_engines(options: argparse.Namespace) -> tuple[dict[str, Any], dict[
         "priority-barrier": reduced("scheduled", "forward", True),
         "alphabetical": reduced("scheduled", "names", False),
         "whole": reduced("whole", "forward", False),
-        "dear": {"kind": "dear", "engine": "fifo", "group_bytes": options.group_bytes},
+        "dear": {"kind": "dear", "engine": "fifo", "group_bytes": o.group_bytes},
         "sequential": {"kind": "sequential", "engine": "fifo"},
         "ddp": {"kind": "ddp"},
         **{
@@ -108,7 +68,7 @@ def ways_and_engines(options: argparse.Namespace) -> tuple[dict[str, Any], dict[
         },
     }
     chosen = {}
-    for name in options.ways:
+    for name in o.ways:
         plain, _, sizes = name.partition("@")
         chosen[name] = ways[plain]
         if sizes:
@@ -118,70 +78,8 @@ def ways_and_engines(options: argparse.Namespace) -> tuple[dict[str, Any], dict[
     return chosen, {name: each for name, each in engines.items() if name in wanted}
 
 
-def run(options: argparse.Namespace, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What every rank reports."""
-    ways, engines = ways_and_engines(options)
-    secret = secrets.token_bytes(32)
-    scale = max(1.0, 1e9 / options.rate)
-    with (
-        shaped_links.build(options.ranks, options.rate) as lab,
-        tempfile.TemporaryDirectory() as at,
-    ):
-        store = StoreServer(lab.gateway, 0, secret)
-        task = {
-            "ranks": options.ranks,
-            "store": f"{lab.gateway}:{store.port}",
-            "addresses": [lab.address(rank) for rank in range(options.ranks)],
-            "secret": secret.hex(),
-            "gloo": f"file://{at}/gloo",
-            "engines": engines,
-            "ways": ways,
-            "measured": "scheduled",
-            "sizes": [int(each / scale) // 64 * 64 for each in LINK_SIZES],
-            "repeats": options.repeats,
-            "cells": cells,
-            "results": at,
-        }
-        path = Path(at, "task.json")
-        path.touch(mode=0o600)
-        path.write_text(json.dumps(task))
-        try:
-            start(options, lab, path)
-        finally:
-            store.close()
-        print(f"packets dropped by the shapers: {sum(lab.dropped())}")
-        return [json.loads(Path(at, f"{rank}.json").read_text()) for rank in range(options.ranks)]
-
-
-def start(options: argparse.Namespace, lab: shaped_links.Lab, task: Path) -> None:
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "RABIT_LOG_LEVEL": "warning"}
-    processes = [
-        subprocess.Popen(
-            [
-                *lab.command(rank),
-                sys.executable,
-                str(HERE / "schedule_rank.py"),
-                str(task),
-                str(rank),
-            ],
-            env=environ,
-        )
-        for rank in range(options.ranks)
-    ]
-    shaped_links.finish(processes, options.timeout)
-
-
 def step_times(reports: list[dict[str, Any]], cell: int, way: str) -> list[float]:
-    return shaped_links.step_times([each["cells"][cell]["moments"][way] for each in reports])
-
-
-def interval(statistic: Callable[..., float], *samples: Sequence[float]) -> tuple[float, float]:
-    """95 % bootstrap interval of a statistic of samples."""
-    chooser = random.Random(1)
-    found = sorted(
-        statistic(*(chooser.choices(each, k=len(each)) for each in samples)) for _ in range(1000)
-    )
-    return found[25], found[975]
+    return links.step_times([each["cells"][cell]["moments"][way] for each in reports])
 
 
 def ratio_of_medians(base: Sequence[float], times: Sequence[float]) -> float:
@@ -225,12 +123,12 @@ def predicted(way: str, layers: list[Layer], slope: float, group_bytes: int) -> 
     return simulate(layers, costs, order or [], is_whole=way == "whole")
 
 
-def show(options: argparse.Namespace, cells: list[dict[str, Any]], reports: list[Any]) -> list[Any]:
-    """Prints and returns a row for each way of each cell."""
+def show(o: Any, cells: list[dict[str, Any]], reports: list[Any]) -> None:
+    """Prints a row for each way of each cell."""
     slope, latency = reports[0]["seconds_per_byte"], reports[0]["latency"]
-    share = 2 * (options.ranks - 1) / options.ranks
+    share = 2 * (o.ranks - 1) / o.ranks
     print(
-        f"{options.ranks} ranks at {options.rate / 1e6:g} Mbit/s: beta {slope * 1e9:.2f} ns/byte "
+        f"{o.ranks} ranks at {o.rate / 1e6:g} Mbit/s: beta {slope * 1e9:.2f} ns/byte "
         f"(goodput {share * 8 / slope / 1e6:.0f} Mbit/s), theta {latency * 1e3:.2f} ms"
     )
     for size, seconds in reports[0]["times"].items():
@@ -238,7 +136,7 @@ def show(options: argparse.Namespace, cells: list[dict[str, Any]], reports: list
     rows = []
     for number, cell in enumerate(cells):
         sizes = reports[0]["cells"][number]["bytes"]
-        layers = scaled(cell["shape"], cell["compute"], sum(sizes), options.ranks)
+        layers = scaled(cell["shape"], cell["compute"], sum(sizes), o.ranks)
         costs = [slope * size for size in sizes]
         alone = statistics.median(step_times(reports, number, "silent"))
         slowed = alone / cell["compute"]
@@ -254,75 +152,63 @@ def show(options: argparse.Namespace, cells: list[dict[str, Any]], reports: list
             times = step_times(reports, number, way)
             took = statistics.median(times)
             low, high = interval(lambda found, t=ideal: t / statistics.median(found), times)
-            model = predicted(way, layers, slope, options.group_bytes)
-            line = (
-                f"  {way:<21}{took:7.3f} s  model {model:.3f} ({took / model:.3f})  "
-                f"epsilon {ideal / took:.3f} [{low:.3f}, {high:.3f}]"
-            )
-            row = {**cell, "way": way, "seconds": took, "epsilon": ideal / took, "model": model}
-            for name, base in bases.items():
-                if name == way:
+            model = predicted(way, layers, slope, o.group_bytes)
+            line = [cell["shape"], cell["rho"], way, f"{took:.3f} s", f"{model:.3f} s"]
+            line += [ideal / took, f"{low:.3f}-{high:.3f}"]
+            for name in BASES:
+                if name not in bases or name == way:
+                    line.append("")
                     continue
-                ratio = statistics.median(base) / took
-                low, high = interval(ratio_of_medians, base, times)
-                line += f"  {ratio:.3f} x {name} [{low:.3f}, {high:.3f}]"
-                row[f"over_{name}"] = ratio
-            print(line, flush=True)
-            rows.append(row)
-    return rows
+                low, high = interval(ratio_of_medians, bases[name], times)
+                line.append(f"{statistics.median(bases[name]) / took:.3f} [{low:.3f}, {high:.3f}]")
+            rows.append(line)
+    heads = ["shape", "rho", "way", "step", "model", "T* / step", "interval", *(f"x {base}" for base in BASES)]
+    table(heads, rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--rate", type=parse_rate, default=1e9, help="of each link, as 100M or 1G")
-    parser.add_argument("--shapes", default="vgg,resnet,lm", help=f"of {', '.join(SHAPES)}")
-    parser.add_argument("--rho", default="1", help="communication over computation, a list")
-    parser.add_argument(
-        "--compute", type=float, default=0.5, help="seconds of a step's computation"
-    )
-    parser.add_argument("--ways", default="barrier,crossing,dear,ddp,next-forward")
-    parser.add_argument("--turns", type=int, default=3, help="turns of each way")
-    parser.add_argument("--steps", type=int, default=5, help="timed steps of a turn")
-    parser.add_argument(
-        "--repeats", type=int, default=5, help="of each size that measures the link"
-    )
-    parser.add_argument("--partition-bytes", type=int, help="instead of the engine's own choice")
-    parser.add_argument("--fusion-bytes", type=int, help="instead of the engine's own choice")
-    parser.add_argument("--credit-bytes", type=int, help="instead of the engine's own choice")
-    parser.add_argument("--lanes", type=int, help="instead of the engine's own choice")
-    parser.add_argument(
-        "--group-bytes",
-        type=int,
-        default=512 << 10,
-        help="of neighbours that travel as one in dear",
-    )
-    parser.add_argument("--timeout", type=float, default=1800, help="seconds for all")
-    parser.add_argument("--json", type=Path, help="file for rows and the ranks' reports")
-    options = parser.parse_args()
-    options.ways = options.ways.split(",")
-    reason = shaped_links.why_not()
-    if reason:
-        print(f"skipped: links cannot be shaped here: {reason}")
-        return
-    cells = [
-        {
-            "shape": shape,
-            "rho": float(rho),
-            "compute": options.compute,
-            "turns": options.turns,
-            "steps": options.steps,
-            "ways": options.ways,
-        }
-        for shape in options.shapes.split(",")
-        if shape
-        for rho in options.rho.split(",")
-    ]
-    reports = run(options, cells)
-    rows = show(options, cells, reports)
-    if options.json:
-        options.json.write_text(json.dumps({"rows": rows, "reports": reports}))
+def optional(help: str) -> Option:
+    return Option("", lambda text: int(text) if text else None, f"{help}; by default the engine's own choice")
 
 
-if __name__ == "__main__":
-    main()
+@case(
+    ranks=4,
+    rate=rate("1G"),
+    shapes=words("vgg,resnet,lm", f"of {', '.join(SHAPES)}"),
+    rho=words("1", "communication over computation, with commas between"),
+    compute=Option("0.5", float, "seconds of a step's computation"),
+    ways=words("barrier,crossing,dear,ddp,next-forward"),
+    turns=3,
+    steps=Option("5", int, "timed steps of a turn"),
+    repeats=Option("5", int, "of each size that measures the link"),
+    partition_bytes=optional("of large tensors"),
+    fusion_bytes=optional("of small ones"),
+    credit_bytes=optional("that may be on the way"),
+    lanes=optional("that exchange at the same time"),
+    group_bytes=Option(str(512 << 10), int, "of neighbours that travel as one in dear"),
+    timeout=1800.0,
+)
+def schedule(o: Any) -> None:
+    """Step times beside the provable ideal: emulated devices on links shaped by the kernel.
+
+        sudo python tests/bench schedule --rate 100M --ranks 8 --compute 3 --shapes vgg --rho 0.75,2
+        sudo python tests/bench schedule --ways sequential,barrier,crossing-fifo,alphabetical,whole,crossing,dear
+        sudo python tests/bench schedule --ways barrier,crossing,crossing@512K:1M:2   # part, credit, lanes
+
+    backward, next-forward and reduce-scatter are the overlaps of DistributedOptimizer, with its own hooks, SGD and
+    settings. Every rank has a network namespace; all ways to communicate live in the same processes and take turns. T*
+    is the shortest step that any order of communication can reach with the measured link, T_bar the shortest while the
+    update waits for all gradients (docs/explain/scheduling.md). Printed are T* / step with its 95 % bootstrap
+    interval, what the model predicts, and the speed-up over rabit's own fused FIFO with a barrier and over DDP.
+    """
+    same = {name: getattr(o, name) for name in ("compute", "turns", "steps", "ways")}
+    cells = [{"shape": shape, "rho": float(rho), **same} for shape in o.shapes for rho in o.rho]
+    ways, engines = ways_and_engines(o)
+    scale = max(1.0, 1e9 / o.rate)
+    o.task = {
+        "engines": engines, "ways": ways, "measured": "scheduled", "repeats": o.repeats, "cells": cells,
+        "sizes": [int(size / scale) // 64 * 64 for size in LINK_SIZES],
+    }  # fmt: skip
+    with lab_or_stop(o.ranks, o.rate) as lab:
+        reports = on_ranks(schedule_rank, o, o.ranks, run=links.in_lab(lab, o.timeout))
+        print(f"packets dropped by the shapers: {sum(lab.dropped())}")
+    show(o, cells, reports)

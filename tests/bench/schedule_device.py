@@ -1,4 +1,4 @@
-"""The emulated device of tests/bench/schedule.py: a clock that layers occupy."""
+"""The emulated device of tests/bench schedule: a clock that layers occupy."""
 
 from __future__ import annotations
 

@@ -10,12 +10,7 @@ from rabit.tuning.step_time import Layer
 
 
 def simulate(
-    layers: Sequence[Layer],
-    costs: Sequence[float],
-    order: Sequence[int],
-    *,
-    is_whole: bool,
-    steps: int = 6,
+    layers: Sequence[Layer], costs: Sequence[float], order: Sequence[int], *, is_whole: bool, steps: int = 6
 ) -> float:
     """Seconds of a step in the steady state, where each forward layer waits for its own gradient.
 

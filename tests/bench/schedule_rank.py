@@ -1,4 +1,4 @@
-"""One rank of tests/bench/schedule.py: an emulated device, and the ways to communicate beside it.
+"""One rank of tests/bench schedule: an emulated device, and the ways to communicate beside it.
 
 The device is a clock: a layer advances it by the layer's time and sleeps to that moment, an absolute
 one, so that lateness does not add up (schedule_device.py).  Gradients are real buffers.  All ways
@@ -8,8 +8,6 @@ live in one process and take turns on the same links.
 from __future__ import annotations
 
 import gc
-import json
-import os
 import statistics
 import sys
 import time
@@ -22,12 +20,13 @@ from schedule_device import Silent
 from schedule_shapes import SHAPES, scaled
 
 import rabit
-from rabit.config.config import Config
 from rabit.engine.engine import Engine
 from rabit.engine.request import Request
 from rabit.engine.tensor import view_output
 from rabit.tuning.step_time import Layer
 from rabit.types import Kind, ReduceOp
+
+EPOCH = 1 << 21
 
 
 class Reduced(Silent):
@@ -52,11 +51,7 @@ class Reduced(Silent):
         for index, buffer in enumerate(buffers):
             view = view_output(buffer, "gradient")
             priority = 0 if order is None else order[index]
-            requests.append(
-                Request(
-                    Kind.ALLREDUCE, f"g{index}", view, view, ReduceOp.AVERAGE, priority=priority
-                )
-            )
+            requests.append(Request(Kind.ALLREDUCE, f"g{index}", view, view, ReduceOp.AVERAGE, priority=priority))
         self._batch = engine.prepare(requests)
 
     def submit(self, index: int) -> None:
@@ -92,11 +87,7 @@ class Dear(Silent):
     """Reduce-scatter in the backward, all-gather in the forward; neighbours travel in groups."""
 
     def __init__(
-        self,
-        layers: Sequence[Layer],
-        buffers: Sequence[np.ndarray],
-        engine: Engine,
-        group_bytes: int,
+        self, layers: Sequence[Layer], buffers: Sequence[np.ndarray], engine: Engine, group_bytes: int
     ) -> None:
         super().__init__(layers)
         self._engine = engine
@@ -150,25 +141,15 @@ def neighbours(sizes: Sequence[int], limit: int) -> list[list[int]]:
 class Bench:
     """What one rank does: measures the link, then the ways, a turn each."""
 
-    def __init__(self, task: dict[str, Any], rank: int) -> None:
-        self.task, self.rank, self.ranks = task, rank, task["ranks"]
+    def __init__(self, task: dict[str, Any], folder: Path) -> None:
+        self.task, self.folder = task, folder
+        rabit.init()
+        base = rabit.default_engine().config
         self.engines: dict[str, Engine] = {}
-        for epoch, (name, settings) in enumerate(task["engines"].items(), start=1):
-            config = Config.from_environ(
-                rank=rank,
-                size=self.ranks,
-                cross_rank=rank,
-                cross_size=self.ranks,
-                host_key=f"lab{rank}",
-                bind_address=task["addresses"][rank],
-                connect_timeout=20.0,
-                store_address=task["store"],
-                secret=bytes.fromhex(task["secret"]),
-                transport="tcp",
-                **settings,
-            )
-            self.engines[name] = Engine(config, epoch=epoch)
+        for epoch, (name, settings) in enumerate(task["engines"].items(), start=EPOCH):
+            self.engines[name] = Engine(base.replace(**settings), epoch=epoch)
         self.main = next(iter(self.engines.values()))
+        self.rank, self.ranks = self.main.rank, self.main.size
         self.shape = ""  # of the cell that is running
 
     def barrier(self) -> None:
@@ -226,15 +207,9 @@ class Bench:
             "ddp": lambda: self.ddp(layers),
             "optimizer": lambda: self.optimizer(layers, engine, spec["overlap"]),
             "dear": lambda: Dear(layers, buffers, engine, spec["group_bytes"]),
-            "sequential": lambda: Unoverlapped(
-                layers, buffers, engine, has_barrier=True, order=None
-            ),
+            "sequential": lambda: Unoverlapped(layers, buffers, engine, has_barrier=True, order=None),
             "reduced": lambda: Reduced(
-                layers,
-                buffers,
-                engine,
-                has_barrier=spec["barrier"],
-                order=priorities(spec["order"], len(layers)),
+                layers, buffers, engine, has_barrier=spec["barrier"], order=priorities(spec["order"], len(layers))
             ),
         }
         return makers[spec["kind"]]()
@@ -243,7 +218,7 @@ class Bench:
         from schedule_torch import Ddp
 
         bucket_bytes = ddp_bucket_bytes(layers, self.shape)
-        return Ddp(layers, self.rank, self.ranks, self.task["gloo"], bucket_bytes)
+        return Ddp(layers, self.rank, self.ranks, f"file://{self.folder}/gloo", bucket_bytes)
 
     def optimizer(self, layers: list[Layer], engine: Engine, overlap: str) -> Silent:
         from schedule_torch import Trained
@@ -268,33 +243,16 @@ def priorities(order: str, count: int) -> list[int] | None:
     return [count - by_name.index(index) for index in range(count)]
 
 
-def main() -> None:
-    task = json.loads(Path(sys.argv[1]).read_text())
-    rank = int(sys.argv[2])
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "eth0")
-    bench = Bench(task, rank)
-    engine = bench.engines[task["measured"]]
-    times = bench.measure(engine, task["sizes"], task["repeats"])
+def schedule_rank(o: Any) -> dict[str, Any]:
+    """What one rank reports of `o.task`."""
+    task = o.task
+    bench = Bench(task, o.folder)
+    times = bench.measure(bench.engines[task["measured"]], task["sizes"], task["repeats"])
     slope, latency = np.polyfit(list(times), list(times.values()), 1)
     seconds_per_byte, latency = bench.agree(slope), bench.agree(latency)
-    cells = [bench.cell(each, seconds_per_byte) for each in task["cells"]]
-    statistics_of = {name: each.statistics() for name, each in bench.engines.items()}
-    Path(task["results"], f"{rank}.json").write_text(
-        json.dumps(
-            {
-                "times": times,
-                "seconds_per_byte": seconds_per_byte,
-                "latency": latency,
-                "cells": cells,
-                "statistics": statistics_of,
-                "processor": time.process_time(),
-            }
-        )
-    )
+    cells = [bench.cell(cell, seconds_per_byte) for cell in task["cells"]]
     bench.barrier()
-    for each in bench.engines.values():
-        each.close()
-
-
-if __name__ == "__main__":
-    main()
+    for engine in bench.engines.values():
+        engine.close()
+    rabit.shutdown()
+    return {"times": times, "seconds_per_byte": seconds_per_byte, "latency": latency, "cells": cells}

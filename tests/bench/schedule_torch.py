@@ -1,4 +1,4 @@
-"""Ways of tests/bench/schedule.py that train modules of torch: DDP on gloo, and DistributedOptimizer.
+"""Ways of tests/bench schedule that train modules of torch: DDP on gloo, and DistributedOptimizer.
 
 Layers are autograd functions that sleep; parameters, hooks and, for DistributedOptimizer, SGD are real.
 """
@@ -58,16 +58,12 @@ def emulated(layers: Sequence[Layer], device: Device) -> nn.Sequential:
 class Ddp(Silent):
     """torch's DistributedDataParallel on gloo."""
 
-    def __init__(
-        self, layers: Sequence[Layer], rank: int, ranks: int, store: str, bucket_bytes: int
-    ) -> None:
+    def __init__(self, layers: Sequence[Layer], rank: int, ranks: int, store: str, bucket_bytes: int) -> None:
         super().__init__(layers)
         if not dist.is_initialized():
             dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
         self._model = DistributedDataParallel(
-            emulated(layers, self.device),
-            gradient_as_bucket_view=True,
-            bucket_cap_mb=bucket_bytes / (1 << 20),
+            emulated(layers, self.device), gradient_as_bucket_view=True, bucket_cap_mb=bucket_bytes / (1 << 20)
         )
         self._x = torch.zeros(1, requires_grad=True)
 
@@ -90,9 +86,7 @@ class Trained(Silent):
         self._model = emulated(layers, self.device)
         with engine_of_thread(engine):
             self._optimizer: Any = rabit_torch.DistributedOptimizer(
-                torch.optim.SGD(self._model.parameters(), lr=0.01),
-                self._model.named_parameters(),
-                overlap=overlap,
+                torch.optim.SGD(self._model.parameters(), lr=0.01), self._model.named_parameters(), overlap=overlap
             )
         self._x = torch.zeros(1, requires_grad=True)
 

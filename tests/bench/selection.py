@@ -108,9 +108,7 @@ def chosen(engine, size: int) -> str:
 
     def counts() -> dict[str, int]:
         found = engine.statistics()["routes"]
-        return {
-            each["algorithm"]: each["exchanges"] for each in found if each["kind"] == "allreduce"
-        }
+        return {each["algorithm"]: each["exchanges"] for each in found if each["kind"] == "allreduce"}
 
     before = counts()
     rabit.ordered_allreduce_(np.ones(size // 4, dtype=np.float32), rabit.Max, engine=engine)
@@ -183,9 +181,7 @@ def selection(o: Any) -> None:
         with lab_or_stop(o.ranks, o.rate) as lab:
             found = on_ranks(selection_rank, o, o.ranks, run=shaped_links.in_lab(lab, 900))[0]
     else:
-        found = on_ranks(
-            selection_rank, o, o.ranks, environ={"RABIT_TRANSPORT": o.transport}, timeout=900
-        )[0]
+        found = on_ranks(selection_rank, o, o.ranks, environ={"RABIT_TRANSPORT": o.transport}, timeout=900)[0]
     where = f"links of {o.rate / 1e6:g} Mbit/s" if o.rate else f"transport {o.transport}"
     print(
         f"{o.ranks} ranks, {where}, {o.path} calls, medians of {o.search_rounds} turns, ratios of {o.rounds}; "
@@ -197,7 +193,5 @@ def selection(o: Any) -> None:
         told = ""
         if row["chosen"] != row["fastest"] and row["chosen"] in row["comparison"]:
             told = f"; told to: {show_ratio(row, row['chosen'])}"
-        rows.append(
-            [show_size(row["size"]), *medians, f"{row['chosen']}, {show_ratio(row, AUTO)}{told}"]
-        )
+        rows.append([show_size(row["size"]), *medians, f"{row['chosen']}, {show_ratio(row, AUTO)}{told}"])
     table(["", *o.algorithms, AUTO, "choice"], rows)

@@ -2,7 +2,7 @@
 
 Every rank is a process in a network namespace of its own, and all ways to train take turns in it.
 Computation is real, so ranks compete for the processors of this machine with each other and with the
-communication: what the links hide is less than tests/bench/schedule.py shows.  T* comes from the
+communication: what the links hide is less than tests/bench schedule shows.  T* comes from the
 measured link and from compute times that hooks measured on all ranks at once, without communication.
 """
 
@@ -35,9 +35,7 @@ class Block(nn.Module):
         super().__init__()
         self.before_attention, self.before_dense = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.dense = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
+        self.dense = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
@@ -65,9 +63,7 @@ def cnn() -> nn.Module:
     for before, after in pairwise([3, 32, 64, 128, 256]):
         layers += [nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU()]
         layers += [nn.MaxPool2d(2)]
-    return nn.Sequential(
-        *layers, nn.Flatten(), nn.Linear(1024, 1536), nn.ReLU(), nn.Linear(1536, 10)
-    )
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(1024, 1536), nn.ReLU(), nn.Linear(1536, 10))
 
 
 def batch_for(model: str, size: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -123,9 +119,7 @@ def profile(way: Way, steps: int) -> list[Layer]:
     for each in modules:
         each.register_forward_pre_hook(lambda m, _: starts[m].append(time.perf_counter()))
         first = next(each.parameters(recurse=False))
-        first.register_post_accumulate_grad_hook(
-            lambda _, m=each: readies[m].append(time.perf_counter())
-        )
+        first.register_post_accumulate_grad_hook(lambda _, m=each: readies[m].append(time.perf_counter()))
     way.net.register_forward_hook(lambda *_: ends.append(time.perf_counter()))
     finished = way.steps(steps)[1:]
     order = sorted(modules, key=lambda m: starts[m][0])
@@ -135,15 +129,10 @@ def profile(way: Way, steps: int) -> list[Layer]:
         before = readies[order[number + 1]] if number + 1 < len(order) else ends
         forward = [b - a for a, b in zip(starts[each], following, strict=True)]
         if number == 0:  # the optimizer, and what comes before the first layer
-            forward = [
-                f + (end - ready)
-                for f, end, ready in zip(forward, finished, readies[each], strict=True)
-            ]
+            forward = [f + (end - ready) for f, end, ready in zip(forward, finished, readies[each], strict=True)]
         backward = [b - a for a, b in zip(before, readies[each], strict=True)]
         size = sum(p.numel() * p.element_size() for p in each.parameters(recurse=False))
-        layers.append(
-            Layer(statistics.median(forward), max(0.0, statistics.median(backward)), size)
-        )
+        layers.append(Layer(statistics.median(forward), max(0.0, statistics.median(backward)), size))
     return layers
 
 
@@ -161,15 +150,10 @@ def seconds_per_byte(total: int) -> float:
 def torch_shaped_rank(o: Any) -> list[dict[str, Any]]:
     torch.set_num_threads(1)
     rabit_torch.init()
-    dist.init_process_group(
-        "gloo", init_method=f"file://{o.folder}/gloo", rank=rabit.rank(), world_size=rabit.size()
-    )
+    dist.init_process_group("gloo", init_method=f"file://{o.folder}/gloo", rank=rabit.rank(), world_size=rabit.size())
     found = []
     for model in o.models:
-        ways = {
-            name: Way(name, model, o.cnn_batch if model == "cnn" else o.lm_batch)
-            for name in ["alone", *o.ways]
-        }
+        ways = {name: Way(name, model, o.cnn_batch if model == "cnn" else o.lm_batch) for name in ["alone", *o.ways]}
         moments: dict[str, list[list[float]]] = {name: [] for name in ways}
         for turn in range(o.turns + 1):
             for name, way in ways.items():
@@ -199,8 +183,7 @@ def show(o: Any, reports: list[Any]) -> None:
         layers = [Layer(*row) for row in results[0]["layers"]]
         costs = [results[0]["beta"] * each.bytes for each in layers]
         times = {
-            way: shaped_links.step_times([each["moments"][way] for each in results])
-            for way in results[0]["moments"]
+            way: shaped_links.step_times([each["moments"][way] for each in results]) for way in results[0]["moments"]
         }
         ideal, waiting = crossing(layers, costs), barrier(layers, costs)
         computing = sum(each.forward + each.backward for each in layers)

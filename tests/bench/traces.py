@@ -56,15 +56,7 @@ def recommendations(chance: random.Random) -> list[Operation]:
         layers = list(pairwise(widths))
         return [Operation("allreduce", 4 * (n + 1) * m, False) for n, m in reversed(layers)]
 
-    return [
-        Operation("alltoall", rows, True),
-        *gradients(top),
-        Operation("alltoall", rows, True),
-        *gradients(bottom),
-    ]
+    return [Operation("alltoall", rows, True), *gradients(top), Operation("alltoall", rows, True), *gradients(bottom)]
 
 
-TRACES: dict[str, Callable[[random.Random], list[Operation]]] = {
-    "moe": experts,
-    "dlrm": recommendations,
-}
+TRACES: dict[str, Callable[[random.Random], list[Operation]]] = {"moe": experts, "dlrm": recommendations}

@@ -51,9 +51,7 @@ def chain(widths: list[int], tail: bool = True) -> Any:
     """Linear layers with ReLU between them, and behind the last one if there is a tail."""
     from torch import nn
 
-    layers = [
-        layer for pair in itertools.pairwise(widths) for layer in (nn.Linear(*pair), nn.ReLU())
-    ]
+    layers = [layer for pair in itertools.pairwise(widths) for layer in (nn.Linear(*pair), nn.ReLU())]
     return nn.Sequential(*(layers if tail else layers[:-1]))
 
 
@@ -76,9 +74,7 @@ def digits() -> Subject:
 def resnet() -> Subject:
     from torch_resnet import resnet
 
-    return Subject(
-        "torch_resnet: 20 layers, batch 50", lambda: resnet(3, 16), randn(50, 3, 32, 32), sgd
-    )
+    return Subject("torch_resnet: 20 layers, batch 50", lambda: resnet(3, 16), randn(50, 3, 32, 32), sgd)
 
 
 def letters() -> Subject:
@@ -86,9 +82,7 @@ def letters() -> Subject:
     from torch_char_lm import ByteTransformer
 
     rows = lambda random: torch.randint(256, (16, 64), generator=random)  # noqa: E731
-    return Subject(
-        "torch_char_lm: transformer, 16 x 64 bytes", lambda: ByteTransformer(96, 2, 64), rows, adam
-    )
+    return Subject("torch_char_lm: transformer, 16 x 64 bytes", lambda: ByteTransformer(96, 2, 64), rows, adam)
 
 
 def finetune() -> Subject:
@@ -100,17 +94,12 @@ def finetune() -> Subject:
         body.embedding.requires_grad_(False)
         return nn.Sequential(body, nn.Linear(WIDTH, 2))
 
-    return Subject(
-        "torch_finetune: transformer, batch 32", make, lambda random: sequences(32, random)[0], adam
-    )
+    return Subject("torch_finetune: transformer, batch 32", make, lambda random: sequences(32, random)[0], adam)
 
 
 def mlp() -> Subject:
     return Subject(
-        "MLP 784-1024-1024-10, batch 64",
-        lambda: chain([784, 1024, 1024, 10], tail=False),
-        randn(64, 784),
-        sgd,
+        "MLP 784-1024-1024-10, batch 64", lambda: chain([784, 1024, 1024, 10], tail=False), randn(64, 784), sgd
     )
 
 
@@ -150,10 +139,7 @@ def torch_training(o: Any) -> None:
             [name, f"{without:.1f}", f"{with_:.1f}", with_ / without, f"{100 * share:.2f} %"]
             for name, without, with_, share in on_ranks(alone_rank, o, 1, by="alone")[0]
         ]
-        table(
-            ["one process, steps/s", "alone", "after init()", "ratio", "CPU of the idle engine"],
-            rows,
-        )
+        table(["one process, steps/s", "alone", "after init()", "ratio", "CPU of the idle engine"], rows)
         return
     for name, speeds in on_ranks(torch_training_rank, o, o.ranks, by="torchrun")[0].items():
         base = speeds["DDP on gloo"]
@@ -188,11 +174,7 @@ def torch_training_rank(o: Any) -> dict[str, dict[str, list[float]]]:
             continue
         models, steps = {}, {}
         x = subject.rows(torch.Generator().manual_seed(dist.get_rank()))
-        for way, group in (
-            ("DDP on gloo", gloo),
-            ("DDP on rabit", dist.group.WORLD),
-            ("DistributedOptimizer", None),
-        ):
+        for way, group in (("DDP on gloo", gloo), ("DDP on rabit", dist.group.WORLD), ("DistributedOptimizer", None)):
             torch.manual_seed(0)
             model = subject.make()
             if group is not None:
@@ -202,10 +184,7 @@ def torch_training_rank(o: Any) -> dict[str, dict[str, list[float]]]:
                 optimizer = rabit_torch.DistributedOptimizer(optimizer, model.named_parameters())
             models[way], steps[way] = model, step_of(optimizer, model, x)
             timed(steps[way], 5)
-        flat = [
-            torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-            for model in models.values()
-        ]
+        flat = [torch.cat([p.detach().reshape(-1) for p in model.parameters()]) for model in models.values()]
         for other in flat[1:]:
             torch.testing.assert_close(other, flat[0], rtol=1e-4, atol=1e-6)
         count = torch.tensor(max(5, int(o.seconds * timed(steps["DDP on gloo"], 5))))
@@ -215,9 +194,7 @@ def torch_training_rank(o: Any) -> dict[str, dict[str, list[float]]]:
             dist.barrier(group=gloo)
             return timed(step, count)
 
-        found[subject.title] = turns(
-            {way: lambda s=step: turn(s) for way, step in steps.items()}, o.turns, warm=0
-        )
+        found[subject.title] = turns({way: lambda s=step: turn(s) for way, step in steps.items()}, o.turns, warm=0)
     dist.barrier(group=gloo)
     dist.destroy_process_group()
     rabit_torch.shutdown()
@@ -252,22 +229,11 @@ def alone_rank(o: Any) -> list[tuple[str, float, float, float]]:
     return found
 
 
-LABELS = {
-    "gloo": "DDP on gloo",
-    "ddp": "DDP on rabit",
-    "optimizer": "DistributedOptimizer",
-    "alone": "alone",
-}
+LABELS = {"gloo": "DDP on gloo", "ddp": "DDP on rabit", "optimizer": "DistributedOptimizer", "alone": "alone"}
 STARTED_BY = {"gloo": "torchrun", "ddp": "torchrun", "optimizer": "rabitrun", "alone": "alone"}
 
 
-@case(
-    ranks=2,
-    turns=5,
-    steps=150,
-    models=words("mlp,deep,cnn"),
-    ways=words("gloo,ddp,optimizer,alone"),
-)
+@case(ranks=2, turns=5, steps=150, models=words("mlp,deep,cnn"), ways=words("gloo,ddp,optimizer,alone"))
 def busy_cores(o: Any) -> None:
     """Training on busy cores: rabit's optimizer and DDP on rabit beside DDP on gloo, in separate processes.
 
@@ -279,9 +245,7 @@ def busy_cores(o: Any) -> None:
     without any library. --models: of mlp, deep, cnn, digits, resnet, letters and finetune; the last four are those of
     the examples.
     """
-    print(
-        f"{o.ranks} ranks on {o.ranks} cores, {o.turns} turns; load average {os.getloadavg()[0]:.1f} at the start"
-    )
+    print(f"{o.ranks} ranks on {o.ranks} cores, {o.turns} turns; load average {os.getloadavg()[0]:.1f} at the start")
     ways = [way for way in LABELS if way in o.ways or way == "gloo"]
 
     def job(way: str, model: str) -> dict[str, Any]:
@@ -290,21 +254,13 @@ def busy_cores(o: Any) -> None:
         return on_ranks(busy_rank, task, ranks, by=STARTED_BY[way], quiet=True, timeout=600)[0]
 
     for model in o.models:
-        found = turns(
-            {way: lambda way=way, model=model: job(way, model) for way in ways}, o.turns, warm=0
-        )
+        found = turns({way: lambda way=way, model=model: job(way, model) for way in ways}, o.turns, warm=0)
         rows = []
         for way, each in found.items():
-            middle = {
-                key: median(one[key] for one in each)
-                for key in ("ms", "cpu_ms", "voluntary", "involuntary")
-            }
+            middle = {key: median(one[key] for one in each) for key in ("ms", "cpu_ms", "voluntary", "involuntary")}
             base = [one["ms"] for one in found["gloo"]]
             names = sorted({thread for one in each for thread in one["threads"]})
-            shares = [
-                f"{name} {median(one['threads'].get(name, 0.0) for one in each):.2f}"
-                for name in names
-            ]
+            shares = [f"{name} {median(one['threads'].get(name, 0.0) for one in each):.2f}" for name in names]
             speed = f"{ratio(base, [one['ms'] for one in each]):.2f}"
             rows.append(
                 [
@@ -315,10 +271,7 @@ def busy_cores(o: Any) -> None:
                     ", ".join(shares),
                 ]
             )
-        table(
-            [SUBJECTS[model]().title, "ms/step", "x gloo", "cpu ms", "vol", "invol", "threads, ms"],
-            rows,
-        )
+        table([SUBJECTS[model]().title, "ms/step", "x gloo", "cpu ms", "vol", "invol", "threads, ms"], rows)
 
 
 def threads_ns() -> dict[str, int]:
@@ -427,13 +380,9 @@ def overlap_rank(o: Any) -> list[tuple[str, float, float]]:
                 for _ in range(o.steps):
                     step()
                 wrapped.flush()
-                return (time.perf_counter() - wall) / o.steps, (
-                    time.process_time() - busy
-                ) / o.steps
+                return (time.perf_counter() - wall) / o.steps, (time.process_time() - busy) / o.steps
 
-            for mode, times in turns(
-                {mode: lambda run=run: turn(*run) for mode, run in runs.items()}, o.turns
-            ).items():
+            for mode, times in turns({mode: lambda run=run: turn(*run) for mode, run in runs.items()}, o.turns).items():
                 wall, busy = zip(*times, strict=True)
                 found.append((f"{name} {optimizer.__name__} {mode}", median(wall), median(busy)))
     rabit.shutdown()
@@ -462,13 +411,8 @@ def row_sparse_rank(o: Any) -> dict[str, list[tuple[float, int]]]:
 
     rabit.init()
     torch.set_num_threads(1)
-    random, frequency = (
-        torch.Generator().manual_seed(rabit.rank()),
-        1.0 / torch.arange(1, o.rows + 1),
-    )
-    drawn = [
-        torch.multinomial(frequency, o.words, True, generator=random) for _ in range(o.steps + 2)
-    ]
+    random, frequency = (torch.Generator().manual_seed(rabit.rank()), 1.0 / torch.arange(1, o.rows + 1))
+    drawn = [torch.multinomial(frequency, o.words, True, generator=random) for _ in range(o.steps + 2)]
 
     def sent_bytes() -> int:
         return int(rabit.statistics()["backend_details"]["builtin"]["transport"]["bytes_sent"])
@@ -489,11 +433,7 @@ def row_sparse_rank(o: Any) -> dict[str, list[tuple[float, int]]]:
 
         return step
 
-    ways = {
-        "dense": way(False, False),
-        "row_sparse": way(False, True),
-        "Embedding(sparse=True)": way(True, False),
-    }
+    ways = {"dense": way(False, False), "row_sparse": way(False, True), "Embedding(sparse=True)": way(True, False)}
     found = turns(ways, o.steps, warm=2)
     rabit.shutdown()
     return found

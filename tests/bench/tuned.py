@@ -1,32 +1,21 @@
-"""`auto` after tuning beside the best single choice of every kind and size: a table is measured and judged.
-
-    python tests/bench/tuned.py [--scenes "2 ranks,4 ranks,4 links"] [--limit 10m] [--rounds 25] [--bytes 1K:64M]
-
-For each scene `rabitrun tune` writes a table, and in a new job routes.py compares the table with every
-single choice, in turns.  "4 links" are 4 namespaces of --rate (root).  All scenes together take about --limit, of
-which the links, where a call of 64 MiB takes a second, have three times the share of the others.  A point whose
-route is that of the best single choice is marked: its ratio is noise.  The verdict wants 0.95 at every point
-that is not, and a geometric mean of 0.99 over all.
-"""
+"""`auto` after tuning beside the best single choice of every kind and size: a table is measured and judged."""
 
 from __future__ import annotations
 
-import argparse
-import json
+import contextlib
 import math
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from harness import links as shaped_links
-from harness import parse_rate
+from harness import Option, case, on_ranks, rate, words
+from harness.links import build, in_lab, why_not
+from routes import routes_rank
 
+from rabit.bench import tune
 from rabit.bench.options import DURATION
 
 SCENES = ("2 ranks", "4 ranks", "4 links")
@@ -34,40 +23,34 @@ LINKS_WEIGHT = 3.0
 # Of a scene's share; processes have to start, too.
 TUNE_SHARE, COMPARE_SHARE = 0.4, 0.5
 LEAST, LEAST_MEAN = 0.95, 0.99
-ROUTES = Path(__file__).with_name("routes.py")
 
 
-def run(scene: str, folder: Path, options: argparse.Namespace, *words: str) -> None:
-    """Python with `words` on every rank of the scene."""
-    ranks, where = scene.split()
-    if where == "links":
-        with shaped_links.build(int(ranks), options.rate) as lab:
-            shaped_links.run_words(lab, folder, words, options.timeout)
+@contextlib.contextmanager
+def place(scene: str, o: Any) -> Iterator[dict[str, Any]]:
+    """What `on_ranks` takes to run on the ranks of the scene."""
+    if not scene.endswith("links"):
+        yield {"timeout": o.timeout}
         return
-    command = [sys.executable, "-m", "rabit.launch", "-np", ranks, sys.executable, *words]
-    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(command, check=True, env=environ, timeout=options.timeout)
+    with build(int(scene.split()[0]), o.rate) as lab:
+        yield {"run": in_lab(lab, o.timeout)}
 
 
-def weight_of(scene: str) -> float:
-    return LINKS_WEIGHT if scene.endswith("links") else 1.0
+def tune_rank(o: Any) -> None:
+    if tune.main(["-o", o.table, "--bytes", o.bytes, "--budget", o.budget]):
+        raise SystemExit("rabitrun tune has failed")
 
 
-def measure(
-    scene: str, folder: Path, options: argparse.Namespace, share_s: float
-) -> Sequence[dict[str, Any]]:
+def measure(scene: str, folder: Path, o: Any, share_s: float) -> Sequence[dict[str, Any]]:
     """The points of a table that is made in the scene, in about `share_s` seconds."""
-    name = scene.replace(" ", "_")
-    kept = options.keep or folder
-    table, figures = kept / f"{name}.table.json", kept / f"{name}.points.json"
     print(f"{scene}: about {share_s:.0f} s", flush=True)
-    if not table.exists():
-        tune = ("-m", "rabit.bench.tune", "-o", str(table), "--bytes", options.bytes)
-        run(scene, folder, options, *tune, "--budget", f"{TUNE_SHARE * share_s:.0f}s")
-    compare = (str(ROUTES), str(table), "--bytes", options.bytes, "--json", str(figures))
-    limits = ("--rounds", str(options.rounds), "--limit", f"{COMPARE_SHARE * share_s:.0f}s")
-    run(scene, folder, options, *compare, *limits)
-    return json.loads(figures.read_text())
+    ranks = int(scene.split()[0])
+    task = SimpleNamespace(**vars(o))
+    task.table = str(Path(o.keep or folder) / f"{scene.replace(' ', '_')}.table.json")
+    task.budget, task.limit = f"{TUNE_SHARE * share_s:.0f}s", COMPARE_SHARE * share_s
+    with place(scene, o) as how:
+        if not Path(task.table).exists():
+            on_ranks(tune_rank, task, ranks, **how)
+        return on_ranks(routes_rank, task, ranks, **how)[0]
 
 
 def mean_of(points: Sequence[dict[str, Any]]) -> float:
@@ -105,33 +88,31 @@ def judge(scene: str, points: Sequence[dict[str, Any]]) -> bool:
     return passes
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--scenes", default=",".join(SCENES), help="with commas (default all)")
-    parser.add_argument("--rate", type=parse_rate, default="1G", help="of each link (default 1G)")
-    parser.add_argument("--limit", type=DURATION, default=600.0, help="of all (default 10m)")
-    parser.add_argument("--bytes", default="1K:64M", help="(default 1K:64M)")
-    parser.add_argument("--rounds", type=int, default=25, help="most turns of a point (default 25)")
-    parser.add_argument("--timeout", type=float, default=1200, help="seconds of a job")
-    parser.add_argument(
-        "--keep", type=Path, help="a folder for tables and figures; its tables are used"
-    )
-    options = parser.parse_args()
+@case(
+    scenes=words(",".join(SCENES)),
+    rate=rate("1G"),
+    limit=Option("10m", DURATION, "of all"),
+    bytes=Option("1K:64M"),
+    rounds=25,
+    timeout=1200.0,
+    keep=Option("", help="a folder for tables, which are used again"),
+)
+def tuned(o: Any) -> bool:
+    """`auto` after tuning beside the best single choice of every kind and size: a table is measured and judged.
+
+    For each scene `rabitrun tune` writes a table, and in a new job routes.py compares the table with every single
+    choice, in turns, at most `rounds` of a point. "4 links" are 4 namespaces of `rate` (root). All scenes together take
+    about `limit`, of which the links, where a call of 64 MiB takes a second, have three times the share of the others.
+    A point whose route is that of the best single choice is marked: its ratio is noise. The verdict wants 0.95 at every
+    point that is not, and a geometric mean of 0.99 over all.
+    """
     passes = True
-    scenes = {each: weight_of(each) for each in options.scenes.split(",")}
-    began = time.monotonic()
+    scenes = {scene: LINKS_WEIGHT if scene.endswith("links") else 1.0 for scene in o.scenes}
     with tempfile.TemporaryDirectory() as scratch:
         for scene, weight in scenes.items():
-            if scene.endswith("links") and (why := shaped_links.why_not()):
+            if scene.endswith("links") and (why := why_not()):
                 print(f"{scene}: left out: {why}")
                 continue
-            share_s = options.limit * weight / sum(scenes.values())
-            passes &= judge(scene, measure(scene, Path(scratch), options, share_s))
-    print(f"{time.monotonic() - began:.0f} s")
-    return 0 if passes else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+            share_s = o.limit * weight / sum(scenes.values())
+            passes &= judge(scene, measure(scene, Path(scratch), o, share_s))
+    return passes

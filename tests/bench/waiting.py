@@ -19,13 +19,7 @@ METHODS = {"alone": "local:every=1000000", "async": "async", "mean": "mean"}
 MOST = 1.05  # what Bagua claims of its asynchronous average
 
 
-@case(
-    slower=3.0,
-    delay_ms=5.0,
-    turns=2,
-    steps=40,
-    save=Option("", help="a JSON file for methods_verdict"),
-)
+@case(slower=3.0, delay_ms=5.0, turns=2, steps=40, save=Option("", help="a JSON file for methods_verdict"))
 def methods_waits(o: Any) -> None:
     """Seconds of the step of others under `async`, beside steps without any exchange, if one rank is slow.
 
@@ -35,10 +29,7 @@ def methods_waits(o: Any) -> None:
     others = on_ranks(methods_waits_rank, o, RANKS, flags=["--transport", "tcp"])[:-1]
     mean = {way: statistics.mean(each[way] for each in others) for way in METHODS}
     found = mean["async"] / mean["alone"]
-    table(
-        ["", "a step", "of alone"],
-        [[way, f"{s * 1e3:.2f} ms", s / mean["alone"]] for way, s in mean.items()],
-    )
+    table(["", "a step", "of alone"], [[way, f"{s * 1e3:.2f} ms", s / mean["alone"]] for way, s in mean.items()])
     print(f"async: {'holds' if found <= MOST else f'more than {MOST:g}'}")
     if o.save:
         Path(o.save).parent.mkdir(parents=True, exist_ok=True)
@@ -53,9 +44,7 @@ def methods_waits_rank(o: Any) -> dict[str, float]:
     compute = COMPUTE_S * o.slower + o.delay_ms / 1e3 if rabit.rank() == RANKS - 1 else COMPUTE_S
     gradient = {"w": np.ones((256, 1024), np.float32)}
     trainers = {
-        way: strategies.ArrayTrainer(
-            {"w": np.zeros_like(gradient["w"])}, strategies.make(text), lr=0.01, name=way
-        )
+        way: strategies.ArrayTrainer({"w": np.zeros_like(gradient["w"])}, strategies.make(text), lr=0.01, name=way)
         for way, text in METHODS.items()
     }
     found: dict[str, list[float]] = {way: [] for way in METHODS}
@@ -93,13 +82,9 @@ def asynchronous(o: Any) -> bool:
     The verdict: beside a slow one the others make at least 0.95 steps for one of "even", nobody is further ahead than
     the bound, and "slow" is right at most a point less often than "mean". Needs scikit-learn.
     """
-    everybody = on_ranks(
-        asynchronous_rank, o, RANKS, flags=["-s", str(o.servers), "--ps-async"], timeout=900
-    )
+    everybody = on_ranks(asynchronous_rank, o, RANKS, flags=["-s", str(o.servers), "--ps-async"], timeout=900)
     others = everybody[:-1]
-    print(
-        f"{RANKS} ranks, {o.servers} servers, one rank {o.slower:g} times slower, {o.turns} turns of {o.steps} steps"
-    )
+    print(f"{RANKS} ranks, {o.servers} servers, one rank {o.slower:g} times slower, {o.turns} turns of {o.steps} steps")
     speeds, points, rows = {}, {}, []
     for way in WAYS:
         speeds[way] = median(
@@ -112,9 +97,7 @@ def asynchronous(o: Any) -> bool:
         rows.append([way, f"{1e3 * step:.2f} ms", speeds[way], f"{points[way]:.2f} %"])
     table(["", "a step", "speed", "right"], rows)
     ahead = max(each["bounded"]["ahead_max"] for each in everybody)
-    waited, steps = (
-        sum(each["bounded"][key] for each in everybody) for key in ("steps_waited", "steps")
-    )
+    waited, steps = (sum(each["bounded"][key] for each in everybody) for key in ("steps_waited", "steps"))
     apart = points["slow"] - points["mean"]
     passes = speeds["slow"] >= LEAST_SPEED and apart >= -MOST_POINTS and ahead <= BOUND
     print(
@@ -160,14 +143,9 @@ def trained(o: Any, way: str, turn: int) -> tuple[float, float]:
     import rabit
     import rabit_torch
 
-    is_slow, is_async = (
-        rabit.rank() == RANKS - 1 and way in ("slow", "bounded"),
-        way not in ("alone", "mean"),
-    )
+    is_slow, is_async = (rabit.rank() == RANKS - 1 and way in ("slow", "bounded"), way not in ("alone", "mean"))
     digits = load_digits()
-    parts = train_test_split(
-        (digits.data / 16).astype(np.float32), digits.target, test_size=0.25, random_state=0
-    )
+    parts = train_test_split((digits.data / 16).astype(np.float32), digits.target, test_size=0.25, random_state=0)
     train, test, labels, answers = map(torch.tensor, parts)
     torch.manual_seed(turn)
     model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
@@ -177,9 +155,7 @@ def trained(o: Any, way: str, turn: int) -> tuple[float, float]:
     if is_async:
         named = [(f"{way}.{turn}.{name}", each) for name, each in model.named_parameters()]
         bound = BOUND if way == "bounded" else 0
-        optimizer = rabit_torch.DistributedOptimizer(
-            optimizer, named_parameters=named, staleness=bound
-        )
+        optimizer = rabit_torch.DistributedOptimizer(optimizer, named_parameters=named, staleness=bound)
     times = []
     rabit.barrier(name="begin")
     for _ in range(int(o.steps / o.slower) if is_slow or way == "bounded" else o.steps):

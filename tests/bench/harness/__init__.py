@@ -3,16 +3,7 @@
 from .case import CASES, Option, case, choice, integers, rate, sizes, words
 from .links import lab_or_stop
 from .ranks import mpi_environ, mpiexec, on_ranks, program_path
-from .report import (
-    interval,
-    median,
-    parse_rate,
-    parse_size,
-    ratio,
-    show_size,
-    show_time,
-    table,
-)
+from .report import interval, median, parse_rate, parse_size, ratio, show_size, show_time, table
 from .turns import seconds_each, slowest, turns
 
 __all__ = [

@@ -171,10 +171,7 @@ def unwinding() -> Iterator[None]:
 
 @contextlib.contextmanager
 def build(
-    ranks: int,
-    rate_bits: float | Sequence[float],
-    queue_s: float = QUEUE_SECONDS,
-    segment_bytes: int = PACKET_BYTES,
+    ranks: int, rate_bits: float | Sequence[float], queue_s: float = QUEUE_SECONDS, segment_bytes: int = PACKET_BYTES
 ) -> Iterator[Lab]:
     """A lab of `ranks` namespaces; it is gone when the block ends, even by SIGTERM.
 
@@ -224,20 +221,13 @@ def lab_or_stop(*arguments: Any, **how: Any) -> Iterator[Lab]:
         yield lab
 
 
-def in_lab(
-    lab: Lab, timeout: float, servers: int = 0, ranks_per_host: int = 1
-) -> Callable[[list[str], Path], None]:
+def in_lab(lab: Lab, timeout: float, servers: int = 0, ranks_per_host: int = 1) -> Callable[[list[str], Path], None]:
     """The `run` of `on_ranks`: one rank in each namespace, or what `run_words` says."""
     return lambda words, folder: run_words(lab, folder, words, timeout, servers, ranks_per_host)
 
 
 def run_words(
-    lab: Lab,
-    folder: Path,
-    words: Sequence[str],
-    timeout: float,
-    servers: int = 0,
-    ranks_per_host: int = 1,
+    lab: Lab, folder: Path, words: Sequence[str], timeout: float, servers: int = 0, ranks_per_host: int = 1
 ) -> None:
     """Runs Python with `words` on every rank.
 

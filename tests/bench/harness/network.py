@@ -9,24 +9,14 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from .links import (
-    LONG_QUEUE_SECONDS,
-    PACKET_BYTES,
-    Lab,
-    _remove,
-    _run,
-    _shape,
-    unwinding,
-)
+from .links import LONG_QUEUE_SECONDS, PACKET_BYTES, Lab, _remove, _run, _shape, unwinding
 
 __all__ = ["build_network"]
 
 
 @contextlib.contextmanager
 def build_network(
-    topology: dict[str, list[dict[str, object]]],
-    queue_s: float = LONG_QUEUE_SECONDS,
-    segment_bytes: int = PACKET_BYTES,
+    topology: dict[str, list[dict[str, object]]], queue_s: float = LONG_QUEUE_SECONDS, segment_bytes: int = PACKET_BYTES
 ) -> Iterator[Lab]:
     """A lab of the hosts of `topology`, in their order; capacities are Mbit/s, links go both ways.
 

@@ -32,11 +32,7 @@ def mpiexec() -> str | None:
 
 def mpi_environ(transport: str = "auto") -> dict[str, str]:
     """What lets Open MPI run as root; transport "tcp": it, MPICH and rabit use loopback."""
-    found = {
-        f"{prefix}_ALLOW_RUN_AS_ROOT{suffix}": "1"
-        for prefix in ("OMPI", "PRTE")
-        for suffix in ("", "_CONFIRM")
-    }
+    found = {f"{prefix}_ALLOW_RUN_AS_ROOT{suffix}": "1" for prefix in ("OMPI", "PRTE") for suffix in ("", "_CONFIRM")}
     if transport != "tcp":
         return found | {"RABIT_TRANSPORT": transport}
     return found | {
@@ -54,16 +50,7 @@ def launcher(name: str, ranks: int, flags: Sequence[str]) -> list[str]:
     if name == "mpiexec":
         program = mpiexec()
         assert program is not None, "there is no mpiexec"
-        return [
-            program,
-            "--oversubscribe",
-            "--bind-to",
-            "none",
-            "-n",
-            str(ranks),
-            *flags,
-            sys.executable,
-        ]
+        return [program, "--oversubscribe", "--bind-to", "none", "-n", str(ranks), *flags, sys.executable]
     if name == "torchrun":
         torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
         return [sys.executable, *torchrun, *flags]
@@ -92,32 +79,19 @@ def on_ranks(
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        task = {
-            "module": module_of(function),
-            "function": function.__name__,
-            "options": {**vars(o), "folder": name},
-        }
+        task = {"module": module_of(function), "function": function.__name__, "options": {**vars(o), "folder": name}}
         (folder / "task").write_text(json.dumps(task, default=str))
         program = [str(BENCH), "--rank", str(folder / "task")]
         if run is not None:
             run(program, folder)
         else:
             start = launcher(by, ranks, flags) if isinstance(by, str) else list(by)
-            everywhere = {
-                **os.environ,
-                "OMP_NUM_THREADS": "1",
-                "PATH": program_path(),
-                **(environ or {}),
-            }
+            everywhere = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": program_path(), **(environ or {})}
             kept: dict[str, Any] = {"capture_output": True, "text": True} if quiet else {}
-            done = subprocess.run(
-                [*start, *program], env=everywhere, timeout=timeout, check=False, **kept
-            )
+            done = subprocess.run([*start, *program], env=everywhere, timeout=timeout, check=False, **kept)
             if done.returncode:
                 said = f":\n{done.stdout[-2000:]}{done.stderr[-4000:]}" if quiet else ""
-                raise SystemExit(
-                    f"{function.__name__}: the ranks ended with {done.returncode}{said}"
-                )
+                raise SystemExit(f"{function.__name__}: the ranks ended with {done.returncode}{said}")
         return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
 
 

@@ -7,17 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-__all__ = [
-    "TABLES",
-    "interval",
-    "median",
-    "parse_rate",
-    "parse_size",
-    "ratio",
-    "show_size",
-    "show_time",
-    "table",
-]
+__all__ = ["TABLES", "interval", "median", "parse_rate", "parse_size", "ratio", "show_size", "show_time", "table"]
 
 median = statistics.median
 
@@ -53,9 +43,7 @@ def ratio(base: Sequence[float], ours: Sequence[float]) -> float:
     return median(theirs / mine for theirs, mine in zip(base, ours, strict=True))
 
 
-def interval(
-    statistic: Callable[..., float], *samples: Sequence[float], paired: bool = False
-) -> tuple[float, float]:
+def interval(statistic: Callable[..., float], *samples: Sequence[float], paired: bool = False) -> tuple[float, float]:
     """The 95 % bootstrap interval of a statistic; paired: of samples whose turns belong together."""
     chooser = random.Random(1)
     found = []
@@ -77,10 +65,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Prints columns; the first is aligned to the left, numbers have three places."""
     rows = [list(row) for row in rows]
     TABLES.append({"heads": list(heads), "rows": rows})
-    texts = [
-        [f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in row]
-        for row in (heads, *rows)
-    ]
+    texts = [[f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in row] for row in (heads, *rows)]
     widths = [max(len(cell) for cell in column) for column in zip(*texts, strict=True)]
     for row in texts:
         first, *others = (

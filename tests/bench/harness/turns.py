@@ -11,9 +11,7 @@ __all__ = ["seconds_each", "slowest", "turns"]
 Result = TypeVar("Result")
 
 
-def turns(
-    contestants: Mapping[str, Callable[[], Result]], count: int, *, warm: int = 1
-) -> dict[str, list[Result]]:
+def turns(contestants: Mapping[str, Callable[[], Result]], count: int, *, warm: int = 1) -> dict[str, list[Result]]:
     """What each has given in `count` turns, after `warm` turns that do not count.
 
     On ranks, all of them make the same calls: the order follows from the number of the turn alone.
@@ -29,9 +27,7 @@ def turns(
     return found
 
 
-def seconds_each(
-    call: Callable[[], object], calls: int, before: Callable[[], object] = lambda: None
-) -> list[float]:
+def seconds_each(call: Callable[[], object], calls: int, before: Callable[[], object] = lambda: None) -> list[float]:
     """Seconds of each of `calls` calls, with `before` before each, outside of the time."""
     taken = []
     for _ in range(calls):
