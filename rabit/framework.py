@@ -13,6 +13,7 @@ from rabit.ops.awaited import Awaited
 from rabit.ops.exchanges import message_name
 from rabit.ops.overlap_choice import offer_overlap
 from rabit.printable import printable
+from rabit.rendezvous.offers import offer_board
 from rabit.strategies.registry import as_strategy
 from rabit.training.integrity import FiniteGuard, ReplicaCheck, finite_mode, first_not_finite
 from rabit.training.meeting import Meeting, Standing
@@ -51,6 +52,7 @@ __all__ = [
     "has_momentum",
     "message_name",
     "no_handle",
+    "offer_board",
     "offer_overlap",
     "printable",
     "process_environment",

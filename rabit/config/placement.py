@@ -94,6 +94,17 @@ class PlacementSettings(Settings, group="placement"):
         "File with the secret of the job as 64 hex digits; must be the user's, mode 0600.",
         flag="--secret-file",
     )
+    secret_key_file: str = setting(
+        "",
+        "File from which the secret is derived, with the name of the job: any that all hosts of the job have and "
+        "nobody else, such as a mounted Secret of Kubernetes.",
+    )
+    job_name: str = setting(
+        "",
+        "Name of the job, for secret_key_file: jobs that share the file and have different names have different "
+        "secrets; empty: what the launcher calls it.",
+        level="hidden",
+    )
     secret: bytes = setting(
         b"", "Secret of the job: 32 bytes.", kind="secret", native="secret", level="hidden"
     )

@@ -57,6 +57,10 @@ def _main(parsed: argparse.Namespace) -> int:
 
 
 def _run(parsed: argparse.Namespace) -> int:
+    if parsed.host_discovery_script is None and parsed.min_np is not None and not (parsed.hosts or parsed.hostfile):
+        from rabit.launch.options.cluster_hosts import discovery_script
+
+        parsed.host_discovery_script = discovery_script(process_environment())
     if parsed.host_discovery_script is None:
         return _run_job(parsed, None)
     from rabit.launch.options.first_hosts import HostScript
@@ -78,6 +82,8 @@ def _run_job(parsed: argparse.Namespace, script: HostScript | None) -> int:
     for notice in job.notices:
         print(f"rabitrun: {printable(notice)}", file=sys.stderr)
     if parsed.dry_run:
+        if job.hosts_source:
+            print(printable(f"hosts from {job.hosts_source}"))
         print(printable_lines(launcher.describe(job)))
         return 0
     return run_with_restarts(launcher, job).status

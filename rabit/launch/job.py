@@ -42,7 +42,8 @@ class Job(Program):
 
     plan: its hosts know their addresses.  environ: of the launcher.  tuning, user: variables of every rank on top
     of it, the user's last.  notices: for the user, of the settings.  has_bare_rank_0: what rank 0 writes is the
-    program's whole output, and gets no prefix.  secret: None: the launcher makes one.  mpi_arguments: of mpiexec.
+    program's whole output, and gets no prefix.  hosts_source: the cluster that named the hosts; "": the user, or
+    nobody.  secret: None: the launcher makes one.  mpi_arguments: of mpiexec.
     restart: how often the job has been started again.
     """
 
@@ -52,6 +53,7 @@ class Job(Program):
     user: Mapping[str, str] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     elastic: Elastic | None = None
+    hosts_source: str = ""
     start_s: float = 30.0
     max_restarts: int = 0
     restart: int = 0

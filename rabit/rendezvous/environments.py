@@ -49,6 +49,8 @@ def read_marks(environ: Mapping[str, str]) -> JobMarks | None:
 def _rabitrun(environ: Mapping[str, str]) -> JobMarks | None:
     if not environ.get("RABIT_SIZE") and not environ.get("RABIT_RANK"):
         return None
+    if environ.get("JOB_COMPLETION_INDEX") and not environ.get("RABIT_RANK"):
+        return None  # The size of an Indexed Job, which Kubernetes does not tell its pods.
     return _Reader("rabitrun", environ).marks(
         rank="RABIT_RANK",
         size="RABIT_SIZE",
@@ -152,12 +154,93 @@ def _slurm(environ: Mapping[str, str]) -> JobMarks | None:
     )
 
 
+def _pals(environ: Mapping[str, str]) -> JobMarks | None:
+    # HPE's launcher, of Cray systems.
+    if not environ.get("PALS_RANKID"):
+        return None
+    local_size = "PALS_LOCAL_SIZE" if environ.get("PALS_LOCAL_SIZE") else "PMI_LOCAL_SIZE"
+    return _Reader("mpiexec (PALS)", environ).marks(
+        rank="PALS_RANKID",
+        size="PMI_SIZE",
+        local_rank="PALS_LOCAL_RANKID",
+        local_size=local_size,
+        job=environ.get("PALS_APID") or environ.get("PBS_JOBID", ""),
+        fix="Start the job with PALS's mpiexec or aprun, which set them all.",
+    )
+
+
+def _jsm(environ: Mapping[str, str]) -> JobMarks | None:
+    # IBM's jsrun.
+    if not environ.get("JSM_NAMESPACE_RANK"):
+        return None
+    return _Reader("jsrun", environ).marks(
+        rank="JSM_NAMESPACE_RANK",
+        size="JSM_NAMESPACE_SIZE",
+        local_rank="JSM_NAMESPACE_LOCAL_RANK",
+        local_size="JSM_NAMESPACE_LOCAL_SIZE",
+        job=f"{environ.get('LSB_JOBID', '')} {environ.get('JSM_NAMESPACE_ID', '')}",
+        fix="Start the job with jsrun, which sets them all.",
+    )
+
+
+def _flux(environ: Mapping[str, str]) -> JobMarks | None:
+    if not environ.get("FLUX_TASK_RANK"):
+        return None
+    reader = _Reader("flux run", environ)
+    rank, size = reader.number("FLUX_TASK_RANK"), reader.number("FLUX_JOB_SIZE")
+    nodes = max(1, reader.number("FLUX_JOB_NNODES", default=1))
+    if size % nodes:
+        raise InvalidArgument(
+            f"flux run started {size} tasks on {nodes} nodes: FLUX_JOB_SIZE is no multiple of FLUX_JOB_NNODES, and "
+            "Flux does not tell how many are on each. Use the same number on each node."
+        )
+    here = size // nodes
+    return reader.checked(
+        JobMarks(
+            launcher="flux run",
+            rank=rank,
+            size=size,
+            local_rank=reader.number("FLUX_TASK_LOCAL_ID"),
+            local_size=here,
+            cross_rank=rank // here,
+            cross_size=nodes,
+            job=environ.get("FLUX_JOB_ID", ""),
+        ),
+        ("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", "FLUX_JOB_NNODES"),
+        "Start the ranks with flux run.",
+    )
+
+
+def _indexed_job(environ: Mapping[str, str]) -> JobMarks | None:
+    """A pod of an Indexed Job of Kubernetes is one rank; its manifest gives RABIT_SIZE and where rank 0 is."""
+    if not environ.get("JOB_COMPLETION_INDEX") or not environ.get("RABIT_SIZE"):
+        return None
+    reader = _Reader("Kubernetes", environ)
+    rank, size = reader.number("JOB_COMPLETION_INDEX"), reader.number("RABIT_SIZE")
+    marks = JobMarks(
+        launcher="Kubernetes",
+        rank=rank,
+        size=size,
+        local_rank=0,
+        local_size=1,
+        cross_rank=rank,
+        cross_size=size,
+        job=environ.get("RABIT_JOB_NAME") or environ.get("HOSTNAME", "").rpartition("-")[0],
+    )
+    fix = "Set RABIT_SIZE to the completions of the Job."
+    return reader.checked(marks, ("JOB_COMPLETION_INDEX", "RABIT_SIZE"), fix)
+
+
 _READERS: tuple[Callable[[Mapping[str, str]], JobMarks | None], ...] = (
     _rabitrun,
     _torchrun,
     _open_mpi,
+    _pals,
+    _jsm,
+    _flux,
     _hydra,
     _slurm,
+    _indexed_job,
 )
 
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from rabit.errors import InvalidArgument
+from rabit.config.config import SECRET_VALUE
+from rabit.errors import InvalidArgument, TimedOut
 from rabit.rendezvous import addresses, meeting_file
+from rabit.rendezvous.boards import Board, Found, board_of
 from rabit.rendezvous.environments import JobMarks
 from rabit.rendezvous.host_port import format_address, split_address
 from rabit.rendezvous.own_address import bind_address, reachable_address
@@ -20,15 +23,20 @@ from rabit.rendezvous.placement import SECRET_BYTES, Placement, given_secret
 
 __all__ = ["find", "publish"]
 
+_PAUSE_S = 0.5  # between questions to the resolver
 # Below the range from which the kernel takes ports for outgoing connections.
 _FIRST_PORT, _PORT_COUNT = 20_000, 10_000
+# Any of them gives all ranks one secret.
+_SECRETS = ("RABIT_SECRET_FILE", "RABIT_SECRET_FD", "RABIT_SECRET_KEY_FILE", SECRET_VALUE)
 
 
 def find(base: Placement, marks: JobMarks, environ: Mapping[str, str], timeout: float) -> Placement:
     """`base` with where the job meets; see `discover`."""
     if marks.local_size == marks.size and not environ.get("RABIT_STORE_ADDRESS"):
         return _on_one_host(base, marks, environ, timeout)
-    return _on_several_hosts(base, marks, environ)
+    if not environ.get("RABIT_JOB_NAME"):
+        environ = {**environ, "RABIT_JOB_NAME": f"{marks.launcher} {marks.job}"}
+    return _on_several_hosts(base, marks, environ, timeout)
 
 
 def publish(placement: Placement, port: int) -> Placement:
@@ -42,11 +50,14 @@ def publish(placement: Placement, port: int) -> Placement:
     if placement.meeting_file:
         meeting = meeting_file.Meeting(served.store_address, served.secret or b"")
         meeting_file.write_meeting(Path(placement.meeting_file), meeting)
+    if placement.board is not None:
+        placement.board.put(Found(served.store_address, served.secret or b"").to_json())
+        served = served._replace(board=None)
     _served[os.getpid()] = served
     return served
 
 
-# What this process serves.  By process id: a forked child serves nothing.
+# What this process serves, or has learnt from a board.  By process id: a forked child serves nothing.
 _served: dict[int, Placement] = {}
 
 
@@ -78,9 +89,15 @@ def _on_one_host(
     )
 
 
-def _on_several_hosts(base: Placement, marks: JobMarks, environ: Mapping[str, str]) -> Placement:
-    if base.rank == 0 and os.getpid() in _served:
+def _on_several_hosts(
+    base: Placement, marks: JobMarks, environ: Mapping[str, str], timeout: float
+) -> Placement:
+    if os.getpid() in _served:
         return _served[os.getpid()]
+    if not any(environ.get(name) for name in _SECRETS):
+        board = board_of(marks, environ, timeout)
+        if board is not None:
+            return _by_board(board, base, environ)
     given = environ.get("RABIT_STORE_ADDRESS", "")
     if given:
         host, port = split_address(given, "RABIT_STORE_ADDRESS")
@@ -93,14 +110,17 @@ def _on_several_hosts(base: Placement, marks: JobMarks, environ: Mapping[str, st
             "host, but its variables do not tell the address of rank 0's host. Set "
             "RABIT_STORE_ADDRESS to host:port of rank 0 (any free port), or use rabitrun."
         )
-    if not environ.get("RABIT_SECRET_FILE") and not environ.get("RABIT_SECRET_FD"):
+    if not any(environ.get(name) for name in _SECRETS):
         raise InvalidArgument(
             f"{marks.launcher} started {base.size} ranks on several hosts, and there is no secret "
-            "by which they can trust each other. Make one with 'python -m rabit.launch.secret "
-            "FILE' in a directory that all hosts share, or copy it to every host (mode 0600), "
+            "by which they can trust each other. Under torchrun, import rabit_torch before rabit.init(); "
+            "under srun, add --mpi=pmi2. Else make one with 'python -m rabit.launch.secret FILE'"
+            " in a directory that all hosts share, or copy it to every host (mode 0600), "
             "and set RABIT_SECRET_FILE to its path."
         )
     secret = given_secret(environ, base.rank)
+    if marks.launcher == "Kubernetes":
+        _wait_for_name(host, timeout)
     if not given and not addresses.resolves(host):
         raise InvalidArgument(
             f"{marks.launcher} says that rank 0 runs on {host!r}, a name that {os.uname().nodename} does not "
@@ -122,6 +142,42 @@ def _on_several_hosts(base: Placement, marks: JobMarks, environ: Mapping[str, st
         secret=secret,
         bind_address=bind,
     )
+
+
+def _wait_for_name(host: str, timeout: float) -> None:
+    """Pods start minutes apart, and the name of one is known when it runs."""
+    deadline = time.monotonic() + timeout
+    while not addresses.resolves(host):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimedOut(
+                f"the name {host!r} of rank 0's pod has not become known within {timeout:g} s. Check the headless "
+                "Service (publishNotReadyAddresses: true) and the subdomain of the pods, or set RABIT_CONNECT_TIMEOUT "
+                "higher."
+            )
+        time.sleep(min(_PAUSE_S, left))
+
+
+def _by_board(board: Board, base: Placement, environ: Mapping[str, str]) -> Placement:
+    """Rank 0 chooses the address and the secret; the others learn both from the board."""
+    if base.rank == 0:
+        address = reachable_address(environ)
+        return base._replace(
+            store_address=format_address(address, 0),
+            serves_store=True,
+            secret=os.urandom(SECRET_BYTES),
+            bind_address=address,
+            board=board,
+        )
+    found = Found.from_json(board.take())
+    host, port = split_address(found.store_address, "the store's address")
+    placed = base._replace(
+        store_address=found.store_address,
+        secret=found.secret,
+        bind_address=bind_address(environ, host, port),
+    )
+    _served[os.getpid()] = placed  # A board gives its text once.
+    return placed
 
 
 def _own_address(environ: Mapping[str, str], host: str, port: int) -> str:

@@ -6,7 +6,7 @@ import functools
 import os
 import stat
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rabit.config.config import SECRET_VALUE, Config
 from rabit.errors import InvalidArgument
@@ -45,6 +45,7 @@ class Placement(NamedTuple):
     secret: bytes | None = None
     bind_address: str = ""
     launcher: str = "none"
+    board: Any = None  # where `publish` leaves both for other hosts; see rabit.rendezvous.boards
     meeting_file: str = ""  # where `publish` writes for the ranks of one host; "" if it need not
 
     def __repr__(self) -> str:
@@ -53,7 +54,10 @@ class Placement(NamedTuple):
 
 
 # What a launcher says by a variable, and a user by a setting from any source.
-_FROM_SETTINGS = ("host_key", "store_address", "secret_file", "bind_address", "network_interfaces")
+_FROM_SETTINGS = (
+    "host_key", "store_address", "secret_file", "secret_key_file", "job_name", "bind_address",
+    "network_interfaces",
+)  # fmt: skip
 
 
 def with_settings(environ: Mapping[str, str], config: Config) -> dict[str, str]:
@@ -117,6 +121,10 @@ def given_secret(environ: Mapping[str, str], rank: int) -> bytes:
         return secret_from_file(path)
     if value := environ.get(SECRET_VALUE):
         return _decode_secret(value, SECRET_VALUE)
+    if key := environ.get("RABIT_SECRET_KEY_FILE", ""):
+        from rabit.rendezvous.derived_secret import derived_secret
+
+        return derived_secret(key, environ.get("RABIT_JOB_NAME", ""))
     raise InvalidArgument(
         f"rank {rank} has no secret: neither RABIT_SECRET_FD nor RABIT_SECRET_FILE is set, and "
         "ranks prove with it that they belong to the job. Start the job with rabitrun, or make "

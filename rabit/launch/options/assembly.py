@@ -14,6 +14,7 @@ from rabit.launch.hosts import Host, local_hosts, parse_hostfile, parse_hosts
 from rabit.launch.job import Job
 from rabit.launch.nodes.ssh import SshOptions
 from rabit.launch.options import byteps
+from rabit.launch.options.cluster_hosts import cluster_hosts
 from rabit.launch.options.elastic import elastic_asked, idle_bounds
 from rabit.launch.options.environment import user_environ
 from rabit.launch.options.first_hosts import HostScript, bounded_size
@@ -52,7 +53,7 @@ def job_of(
         make(settings.config.strategy)
     if parsed.max_restarts < 0:
         raise InvalidArgument(f"--max-restarts is {parsed.max_restarts}: expected 0 or more.")
-    hosts, size = _hosts(parsed, script, environ)
+    hosts, size, source = _hosts(parsed, script, environ)
     plan = make_plan(hosts, size)
     elastic = elastic_asked(parsed, hosts, script, plan.size)
     plan, tuning = _with_servers(plan, parsed, settings)
@@ -66,6 +67,7 @@ def job_of(
         "user": user,
         "notices": (*settings.notices, *idle_bounds(parsed)),
         "elastic": elastic,
+        "hosts_source": source,
         "ssh": _ssh(parsed),
         "mpi_arguments": _mpi_arguments(parsed),
         "secret": _secret(parsed.setting_secret_file),
@@ -91,9 +93,9 @@ def _command(parsed: argparse.Namespace) -> tuple[str, ...]:
 
 def _hosts(
     parsed: argparse.Namespace, script: HostScript | None, environ: Mapping[str, str]
-) -> tuple[list[Host], int]:
-    """All hosts that there are at the start, and how many ranks are to be started on them."""
-    hosts = None
+) -> tuple[list[Host], int, str]:
+    """All hosts that there are at the start, how many ranks are to be started on them, and who named the hosts."""
+    hosts, source = None, ""
     if parsed.hosts is not None:
         hosts = parse_hosts(parsed.hosts)
     elif parsed.hostfile is not None:
@@ -101,6 +103,8 @@ def _hosts(
     elif script is not None:
         # Aside: a signal that comes while the script starts would leave it behind.
         hosts = Call(script.hosts, "host-script").result()
+    elif (found := cluster_hosts(environ)) is not None:
+        hosts, source = list(found.hosts), found.source
     if parsed.order is not None:
         # Loads the planner, and NumPy with it.
         from rabit.launch.options.order import in_order
@@ -111,7 +115,7 @@ def _hosts(
     if wanted is None and hosts is None:
         wanted = byteps.worker_count(environ)
     size = bounded_size(wanted, slots, parsed.min_np, parsed.max_np)
-    return local_hosts(max(1, size)) if hosts is None else resolved(hosts), size
+    return local_hosts(max(1, size)) if hosts is None else resolved(hosts), size, source
 
 
 def _with_servers(

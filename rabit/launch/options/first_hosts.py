@@ -31,7 +31,7 @@ def bounded_size(size: int | None, slots: int | None, least: int | None, most: i
     if size is None and slots is None:
         raise InvalidArgument(
             "the number of ranks is not given. Use -np N for this machine, or -H or --hostfile "
-            "for several; inside of salloc, srun starts the ranks of all its hosts: srun -n N python train.py."
+            "for several. Inside of a job of Slurm, PBS, LSF, Grid Engine or SkyPilot its hosts are used."
         )
     found = size if size is not None else min(slots or 0, most or slots or 0)
     if (least is not None and found < least) or (most is not None and found > most):
