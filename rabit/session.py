@@ -274,6 +274,7 @@ def start_over(membership: Membership) -> None:
         _follow_plan(started)
         # What the program has been asked for holds on.
         started.wants_stop, started.stops_on_signals = engine.wants_stop, engine.stops_on_signals
+        started.stops_at = engine.stops_at
         _state.engine = started
         tell_on_failure(started)
         set_default_engine(started)

@@ -90,3 +90,16 @@ class FailureSettings(Settings, group="failure"):
         flag="--stop-file",
         level="basic",
     )
+    stop_signals: str = setting(
+        "TERM,USR1",
+        "Signals that ask the job to stop, for should_stop(), such as TERM,USR1,USR2,HUP; those that the program "
+        "handles itself are left alone.",
+    )
+    stop_before: float = setting(
+        0.0,
+        "should_stop() is true so long before the time limit of the job of Slurm; 0: the limit is not looked up.",
+        kind="duration",
+        minimum=0,
+        maximum=604800,
+        unit="seconds",
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -82,6 +83,7 @@ class Engine(Submission, Registry):
         self.overlap_choice: attach.Choice | None = None  # see rabit.ops.overlap_choice
         self.wants_stop = False  # see rabit.ops.votes
         self.stops_on_signals = False
+        self.stops_at = math.inf  # before the scheduler ends the job, in seconds since the epoch
         self._before_close: list[Callable[[], Callable[[], None] | None]] = []
         if self.config.timeline and (self.rank == 0 or "{rank}" in self.config.timeline):
             path = path_of_engine(self.config.timeline, epoch, self.config.restart)

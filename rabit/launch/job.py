@@ -12,6 +12,7 @@ from pathlib import Path
 from rabit.errors import InvalidArgument
 from rabit.launch.hosts import Host
 from rabit.launch.nodes.ssh import SshOptions
+from rabit.launch.nodes.way import Way
 from rabit.launch.plan import Plan
 from rabit.launch.program import Program
 from rabit.launch.room import Grows
@@ -57,7 +58,7 @@ class Job(Program):
     start_s: float = 30.0
     max_restarts: int = 0
     restart: int = 0
-    ssh: SshOptions = field(default_factory=SshOptions)
+    ssh: Way = field(default_factory=SshOptions)
     mpi_arguments: tuple[str, ...] = ()
     secret: bytes | None = field(default=None, repr=False)
     output_folder: Path | None = None

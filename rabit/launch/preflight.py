@@ -20,7 +20,8 @@ from rabit.diagnostics.doctor.diagnosis import Diagnosis
 from rabit.diagnostics.doctor.host_table import HOST_ROWS, HostsView
 from rabit.diagnostics.doctor.picture import Picture
 from rabit.launch.hosts import Host, parse_hostfile, parse_hosts
-from rabit.launch.nodes.ssh import SshOptions, explain, hand_typed, ssh_command
+from rabit.launch.nodes.ssh import SshOptions
+from rabit.launch.nodes.way import Way
 from rabit.launch.resolution import resolved
 from rabit.threads import Call
 
@@ -62,20 +63,20 @@ def _asks(probe: _Probe, ready: Sequence[_Probe]) -> Callable[[], None]:
 class _Probe:
     """The probe on one host.  One thread at a time."""
 
-    def __init__(self, host: Host, ssh: SshOptions) -> None:
+    def __init__(self, host: Host, way: Way) -> None:
         self.host = host
-        self._ssh = ssh
+        self._way = way
         self._process: subprocess.Popen[bytes] | None = None
         self.found: dict[str, Any] = {}
         self.problem = ""
-        self.by_hand = "" if host.is_here else f"{hand_typed('ssh', host, ssh)} true"
+        self.by_hand = "" if host.is_here else way.by_hand(host)
         self.reached: dict[str, dict[str, Any]] = {}
 
     def start(self) -> None:
         """Starts it and reads what it says of its host."""
         command = [sys.executable, "-m", _PROBE]
         if not self.host.is_here:
-            command = ssh_command(self.host, self._ssh, module=_PROBE)
+            command = self._way.command(self.host, module=_PROBE)
         began = time.time()
         try:
             self._process = subprocess.Popen(
@@ -146,7 +147,7 @@ class _Probe:
         said = process.stderr.read(1 << 16).decode(errors="replace").strip()
         if self.host.is_here:
             return f"the probe ended with status {process.wait()}: {said.splitlines()[-1] if said else 'nothing said'}"
-        return explain(self.host, said, process.wait(), self._ssh)
+        return self._way.explain(self.host, said, process.wait())
 
     def end(self) -> None:
         process = self._process

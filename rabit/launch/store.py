@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rabit.errors import InvalidArgument, ResourceExhausted, TimedOut
 from rabit.launch.hosts import Host
 from rabit.launch.nodes.frames import GREETING
-from rabit.launch.nodes.ssh import NO_SSH, SshOptions, hand_typed, ssh_command
+from rabit.launch.nodes.way import Way
 from rabit.rendezvous.host_port import format_address
 
 __all__ = ["StorePlace", "crowded", "serve_store", "serve_stores", "store_places"]
@@ -42,7 +42,7 @@ def serve_store(address: str, secret: bytes) -> Iterator[str]:
 
 
 class StorePlace:
-    """Where one of several stores runs; `command` starts it.  by_hand: see Node."""
+    """Where one of several stores runs; `command` starts it.  by_hand: see Node; missing: see Way."""
 
     def __init__(
         self,
@@ -50,17 +50,19 @@ class StorePlace:
         command: Sequence[str],
         environ: Mapping[str, str] | None,
         by_hand: str = "",
+        missing: str = "",
     ) -> None:
         self.host = host
         self.command = list(command)
         self.environ = environ
         self.by_hand = by_hand
+        self.missing = missing
 
 
 def store_places(
     count: int,
     hosts: Sequence[tuple[Host, bool]],
-    ssh: SshOptions,
+    way: Way,
     environ: Mapping[str, str],
 ) -> list[StorePlace]:
     """Where `count` stores run: on this machine and then on the others, in turn.
@@ -75,9 +77,8 @@ def store_places(
     for index in range(count):
         host = every[index % len(every)]
         if host in others:
-            by_ssh = ssh_command(host, ssh, python_path, _MODULE)
-            by_hand = f"{hand_typed('ssh', host, ssh)} true"
-            places.append(StorePlace(host, by_ssh, None, by_hand))
+            command = way.command(host, python_path, _MODULE)
+            places.append(StorePlace(host, command, None, way.by_hand(host), way.missing()))
         else:
             places.append(StorePlace(host, [sys.executable, "-m", _MODULE], environ))
     return places
@@ -146,7 +147,7 @@ def _start(place: StorePlace) -> subprocess.Popen[bytes]:
             start_new_session=True,  # It is to outlive this process.
         )
     except FileNotFoundError as error:
-        raise InvalidArgument(f"the store on {place.host} cannot be started: {NO_SSH}") from error
+        raise InvalidArgument(f"the store on {place.host} cannot be started: {place.missing or error}") from error
     except OSError as error:
         raise ResourceExhausted(
             f"the store on {place.host} cannot be started: {error.strerror}. Check the limits of the user "

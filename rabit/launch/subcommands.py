@@ -51,6 +51,7 @@ _SUBCOMMANDS = {
         Subcommand("stacks", "rabit.diagnostics.stacks_command", ("", ""), is_local=True),
         Subcommand("top", "rabit.diagnostics.top_command", ("", ""), is_local=True),
         Subcommand("record", "rabit.diagnostics.record_command", ("", ""), is_local=True),
+        Subcommand("submit", "rabit.launch.submit", ("", ""), is_local=True),
         Subcommand(
             "plan", "rabit.bench.plan", ("rabit.planner.command", "parse_probe"),
             local=("--topology", "rabit.planner.command"),

@@ -14,11 +14,11 @@ import select
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from rabit.errors import InvalidArgument, TimedOut
 from rabit.rendezvous.environments import JobMarks
-from rabit.rendezvous.offers import offered_board
+from rabit.rendezvous.offers import Board, offered_board
 from rabit.rendezvous.private_file import read_private_file
 
 __all__ = ["Board", "Found", "HomeBoard", "PmiBoard", "board_of"]
@@ -41,16 +41,6 @@ class Found(NamedTuple):
     def from_json(cls, text: str) -> Found:
         document = json.loads(text)
         return cls(str(document["store"]), bytes.fromhex(document["secret"]))
-
-
-class Board(Protocol):
-    """One text from rank 0 to all others, once."""
-
-    def put(self, text: str) -> None:
-        """Leaves the text; rank 0 alone.  May block until the other ranks have come."""
-
-    def take(self) -> str:
-        """The text; any other rank.  Blocks; raises TimedOut."""
 
 
 def board_of(marks: JobMarks, environ: Mapping[str, str], timeout: float) -> Board | None:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from rabit.rendezvous.boards import Board
+__all__ = ["Board", "offer_board", "offered_board"]
 
-__all__ = ["offer_board", "offered_board"]
+
+class Board(Protocol):
+    """One text from rank 0 to all others, once."""
+
+    def put(self, text: str) -> None:
+        """Leaves the text; rank 0 alone.  May block until the other ranks have come."""
+
+    def take(self) -> str:
+        """The text; any other rank.  Blocks; raises TimedOut."""
+
 
 _offered: dict[str, Callable[[Mapping[str, str], float], Board | None]] = {}
 

@@ -15,9 +15,10 @@ from pathlib import Path
 from rabit.config.config import SECRET_VALUE
 from rabit.errors import InvalidArgument, TimedOut
 from rabit.rendezvous import addresses, meeting_file
-from rabit.rendezvous.boards import Board, Found, board_of
+from rabit.rendezvous.boards import Found, board_of
 from rabit.rendezvous.environments import JobMarks
 from rabit.rendezvous.host_port import format_address, split_address
+from rabit.rendezvous.offers import Board
 from rabit.rendezvous.own_address import bind_address, reachable_address
 from rabit.rendezvous.placement import SECRET_BYTES, Placement, given_secret
 

@@ -20,6 +20,7 @@ __all__ = ["LAUNCHERS", "Launcher", "find_launcher"]
 # By the word after --launcher: its module, and who starts the ranks, for the user.
 LAUNCHERS: Mapping[str, tuple[str, str]] = {
     "rabit": ("rabit.launch.launchers.ssh", "rabitrun itself, over ssh on other hosts"),
+    "srun": ("rabit.launch.launchers.srun", "rabitrun itself, over srun on other hosts of a job of Slurm"),
     "mpi": ("rabit.launch.launchers.mpi", "the mpiexec of the MPI library, which the backend mpi needs"),
 }
 

@@ -19,7 +19,6 @@ from rabit.launch.losses import Losses, elastic_losses
 from rabit.launch.meeting import Meeting, meeting_of, store_places_of
 from rabit.launch.nodes.node import STDERR, STDOUT, Node
 from rabit.launch.nodes.sink import Sink
-from rabit.launch.nodes.ssh import ssh_command
 from rabit.launch.outcome import Outcome
 from rabit.launch.output.output import Output, OutputFiles, Style, wants_colour
 from rabit.launch.plan import HostPlan
@@ -79,7 +78,7 @@ def _describe_host(job: Job, on_host: HostPlan) -> Iterator[str]:
             sets = bind_with_servers(job.bind_to, *counts, HostProcessors.here())
             bound, serving = ([f"on processors {as_list(e)}: " for e in ours] for ours in sets)
     else:
-        command = ssh_command(on_host.host, job.ssh, job.environ.get("PYTHONPATH", ""))
+        command = job.ssh.command(on_host.host, job.environ.get("PYTHONPATH", ""))
         yield f"host {on_host.host}, through: {shlex.join(command)}"
     for place, where in zip(on_host.places, bound, strict=True):
         numbers = " ".join(f"{k}={v}" for k, v in place.environ(job.plan.size).items())

@@ -22,8 +22,9 @@ from rabit.launch.host_job import HostJob
 from rabit.launch.hosts import Host
 from rabit.launch.nodes.frames import GREETING, Decoder, Kind, frame
 from rabit.launch.nodes.node import Events
+from rabit.launch.nodes.way import AGENT, Way
 
-__all__ = ["NO_SSH", "RemoteNode", "SshOptions", "explain", "hand_typed", "ssh_command"]
+__all__ = ["RemoteNode", "SshOptions", "ssh_command"]
 
 _READ_BYTES = 1 << 18
 _LONGEST_NOISE_BYTES = 1 << 16
@@ -42,16 +43,32 @@ class SshOptions:
     python: str = ""
     is_always: bool = False
     connect_timeout_s: int = 15
+    program: str = "ssh"
+
+    def command(self, host: Host, python_path: str = "", module: str = AGENT) -> list[str]:
+        """See Way."""
+        return ssh_command(host, self, python_path, module)
+
+    def by_hand(self, host: Host) -> str:
+        """See Way."""
+        return f"{_hand_typed('ssh', host, self)} true"
+
+    def missing(self) -> str:
+        """See Way."""
+        return "" if shutil.which("ssh") is not None else _NO_SSH
+
+    def explain(self, host: Host, said: str, status: int | None) -> str:
+        """See Way."""
+        return _explain(host, said, status, self)
 
 
-_AGENT = "rabit.launch.nodes.agent"
-NO_SSH = (
+_NO_SSH = (
     "the program ssh is not in PATH. Install OpenSSH's client, or run the job on this machine alone."
 )
 
 
 def ssh_command(
-    host: Host, ssh: SshOptions, python_path: str = "", module: str = _AGENT
+    host: Host, ssh: SshOptions, python_path: str = "", module: str = AGENT
 ) -> list[str]:
     """The argument list that starts the agent, or another module, on `host`.  Nothing secret is in it."""
     command = ["ssh", "-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15"]
@@ -128,7 +145,7 @@ class RemoteNode:
         self,
         host: Host,
         job: HostJob,
-        ssh: SshOptions,
+        way: Way,
         events: Events,
         selector: selectors.BaseSelector,
         is_here: bool = False,
@@ -138,7 +155,7 @@ class RemoteNode:
         self._is_here = is_here
         self._target = host
         self._job = job
-        self._ssh = ssh
+        self._way = way
         self._events = events
         self._selector = selector
         self._process: subprocess.Popen[bytes] | None = None
@@ -150,11 +167,11 @@ class RemoteNode:
         self._is_done = False
         self._running = set(self.ranks)
         self._leaves_by = 0.0  # when what is left is killed; 0: it has not been asked to end
-        self.by_hand = "" if is_here else f"{hand_typed('ssh', host, ssh)} true"
+        self.by_hand = "" if is_here else way.by_hand(host)
 
     def start(self) -> None:
-        if not self._is_here and shutil.which("ssh") is None:
-            self._fail(NO_SSH)
+        if not self._is_here and (missing := self._way.missing()):
+            self._fail(missing)
             return
         try:
             self._process = subprocess.Popen(
@@ -168,7 +185,7 @@ class RemoteNode:
             )
         except OSError as error:
             self._fail(
-                f"{self._way} cannot be started for {self.host}: {error.strerror}. Check the limits of the user "
+                f"{self._program} cannot be started for {self.host}: {error.strerror}. Check the limits of the user "
                 "('ulimit -a')."
             )
             return
@@ -183,8 +200,8 @@ class RemoteNode:
 
     def _command(self) -> list[str]:
         if self._is_here:
-            return [sys.executable, "-m", _AGENT]
-        return ssh_command(self._target, self._ssh, self._job.environ.get("PYTHONPATH", ""))
+            return [sys.executable, "-m", AGENT]
+        return self._way.command(self._target, self._job.environ.get("PYTHONPATH", ""))
 
     def signal(self, signum: int, whole_group: bool) -> None:
         self._send(frame(Kind.SIGNAL, signum, b"\1" if whole_group else b"\0"))
@@ -322,16 +339,16 @@ class RemoteNode:
         status = self._process.poll()
         if self._noise is None:
             self._fail(
-                f"the connection to {self.host} is lost ({self._way} ended with status {status}"
+                f"the connection to {self.host} is lost ({self._program} ended with status {status}"
                 f"{': ' + said if said else ''}). Its ranks end by themselves. Check the host and "
                 "the network."
             )
             return
-        self._fail(explain(self._target, said, status, self._ssh))
+        self._fail(self._way.explain(self._target, said, status))
 
     @property
-    def _way(self) -> str:
-        return "its agent" if self._is_here else "ssh"
+    def _program(self) -> str:
+        return "its agent" if self._is_here else self._way.program
 
     def _fail(self, text: str, status: int = 1) -> None:
         self._is_done = True
@@ -373,7 +390,7 @@ _REASONS = (
 )  # fmt: skip
 
 
-def hand_typed(program: str, host: Host, ssh: SshOptions) -> str:
+def _hand_typed(program: str, host: Host, ssh: SshOptions) -> str:
     """How a user calls ssh, or ssh-copy-id, by hand for what rabitrun does on `host`."""
     words = [program]
     if ssh.port is not None:
@@ -385,14 +402,14 @@ def hand_typed(program: str, host: Host, ssh: SshOptions) -> str:
     return shlex.join([*words, host.name])
 
 
-def explain(host: Host, said: str, status: int | None, ssh: SshOptions) -> str:
+def _explain(host: Host, said: str, status: int | None, ssh: SshOptions) -> str:
     shown = " / ".join(said.splitlines()[-3:]) or "nothing"
-    python, by_hand = ssh.python or sys.executable, hand_typed("ssh", host, ssh)
+    python, by_hand = ssh.python or sys.executable, _hand_typed("ssh", host, ssh)
     # The last line says why; those before it may warn of something else.
     for line in reversed(said.splitlines()):
         for symptom, reason in _REASONS:
             if symptom in line:
-                copy = hand_typed("ssh-copy-id", host, ssh)
+                copy = _hand_typed("ssh-copy-id", host, ssh)
                 advice = reason.format(host=host, python=python, ssh=by_hand, copy=copy)
                 return f"the ranks on {host} cannot be started: {advice}. (ssh said: {shown})"
     what = "ssh failed" if status == _SSH_FAILED else f"the agent ended with status {status}"

@@ -51,6 +51,7 @@ examples:
   rabitrun -np 4 tune -o table.json                  find the fastest routes
   rabitrun checkpoint ls DIR                         also verify, show, consolidate
   rabitrun log ops.csv                               add up what --comm-log recorded
+  rabitrun submit python train.py                    batch script of a job of Slurm
 
 Ranks call rabit.init(). The first rank that fails is reported, the others are stopped,
 and rabitrun exits with its status. Ctrl-C stops all ranks; a second one kills them.
