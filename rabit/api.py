@@ -11,6 +11,8 @@ if _typing.TYPE_CHECKING:
     import rabit.elastic as elastic
     import rabit.integrations.jax as jax
     import rabit.integrations.lightgbm as lightgbm
+    import rabit.integrations.ray as ray
+    import rabit.integrations.xgboost as xgboost
     import rabit.strategies as strategies
     from rabit.board import Board, connect
     from rabit.compression import Compression, CompressionCodec
@@ -205,7 +207,7 @@ else:
     _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 
     # Each serves another library, which loads with the first call.
-    _INTEGRATIONS = ("jax", "lightgbm")
+    _INTEGRATIONS = ("jax", "lightgbm", "ray", "xgboost")
 
     def __getattr__(name: str) -> _typing.Any:
         if name in _INTEGRATIONS:
@@ -323,6 +325,7 @@ __all__ = [
     "ordered_reducescatter_into",
     "poll",
     "rank",
+    "ray",
     "recv",
     "recv_async",
     "reduce",
@@ -346,4 +349,5 @@ __all__ = [
     "strategies",
     "summary",
     "synchronize",
+    "xgboost",
 ]

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Generic, ParamSpec, TypeVar
@@ -27,7 +27,7 @@ from rabit.rendezvous.store_client import StoreClient
 from rabit.rendezvous.store_reports import read_reports
 from rabit.session import abandon, init, shutdown
 
-__all__ = ["Meeting", "RankCall"]
+__all__ = ["Meeting", "RankCall", "as_one_rank"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -211,17 +211,23 @@ class RankCall(Generic[P, T]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         adopt_environment(self._environ)
-        try:
+        with as_one_rank():
             init()
-            result = self._function(*args, **kwargs)
-            shutdown()
-            return result
-        except BaseException as error:
-            tell_error(error)
-            abandon()
-            raise
-        finally:
-            stop_watching()
+            return self._function(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def as_one_rank() -> Iterator[None]:
+    """Inside of the block this process, which goes on afterwards, is a rank: its error is reported, its engine ends."""
+    try:
+        yield
+        shutdown()
+    except BaseException as error:
+        tell_error(error)
+        abandon()
+        raise
+    finally:
+        stop_watching()
 
 
 def _places(hosts: Sequence[str]) -> list[RankPlace]:

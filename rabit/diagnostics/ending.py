@@ -126,10 +126,12 @@ def watch_ending(
 
 
 def tell_error(error: BaseException) -> None:
-    """The launcher and the other ranks learn that `error` ends the work of this process, which is watched.
+    """The launcher and the other ranks learn that `error` ends the work of this process, if that is watched.
 
     For programs that catch what a rank raises, such as the workers of a pool.
     """
+    if not _watch:
+        return
     watch = _watch[0]
     lost = _lost_rank(error, watch.rank)
     _tell_raised(watch, error, lost)

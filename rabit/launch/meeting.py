@@ -34,6 +34,8 @@ def meeting_of(
         _stores(job, secret, say, note) as stores,
         master_environ(name, job.store_host if first.is_here else "") as environ,
     ):
+        # By it alone Lightning and Fabric know a launcher that has started the ranks.
+        environ["TORCHELASTIC_RUN_ID"] = "rabitrun"
         if job.elastic is not None:
             environ["RABIT_MIN_NP"] = str(job.elastic.least)
         if job.grows is not None:

@@ -162,7 +162,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
             "session": f"planned {_SESSION}",
             "bench": f"session planned probe planner {_SESSION}",
             "board data testing elastic server_parameters": f"session {_SESSION}",
-            "integrations": f"meeting {_SESSION} session",
+            "integrations": f"meeting launch {_SESSION} session",
             "meeting": f"launch session {_SESSION}",
             "server": f"rendezvous {_SETTINGS}",
             "framework": f"session strategies training {_SESSION}",

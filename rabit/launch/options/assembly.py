@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 
 from rabit.config.config import Config
 from rabit.config.together import check_together
@@ -44,6 +45,8 @@ def job_of(
     Raises InvalidArgument for what cannot be started.
     """
     command = _command(parsed) if payload is None else ()
+    if parsed.init_torch:
+        command = _with_process_group(command)
     user = user_environ(parsed.env, environ)
     settings = read_settings(parsed, {**environ, **user})
     check_together(settings.config, "for all ranks")
@@ -89,6 +92,19 @@ def _command(parsed: argparse.Namespace) -> tuple[str, ...]:
             f"after its name: rabitrun -np 2 python train.py {shlex.join(command)}"
         )
     return tuple(command)
+
+
+def _with_process_group(command: tuple[str, ...]) -> tuple[str, ...]:
+    """`python [options] script` with a program before the script that starts torch's default process group."""
+    if not command or not Path(command[0]).name.startswith("python"):
+        raise InvalidArgument(
+            f"--init-torch: the command is {shlex.join(command)!r}, and only a Python program can begin with a process "
+            "group. Give it as 'python train.py' or 'python -m module'."
+        )
+    at = 1
+    while at < len(command) and command[at].startswith("-") and command[at] != "-m":
+        at += 1
+    return (*command[:at], "-m", "rabit_torch.init_first", *command[at:])
 
 
 def _hosts(

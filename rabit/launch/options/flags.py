@@ -155,6 +155,11 @@ def _add_job_flags(group: argparse._ArgumentGroup) -> None:
         help="between asking ranks to stop (SIGTERM) and killing them (default 5s)",
     )  # fmt: skip
     group.add_argument(
+        "--init-torch", action="store_true",
+        help="start torch's process group on the backend rabit before the program, which may be any of Accelerate, "
+        "the Trainer of Hugging Face or Keras",
+    )  # fmt: skip
+    group.add_argument(
         "--launcher", choices=tuple(LAUNCHERS), default="rabit",
         help="who starts the ranks: " + "; ".join(f"{name}: {who}" for name, (_, who) in LAUNCHERS.items()),
     )  # fmt: skip
