@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-import rabit_torch  # noqa: F401  makes the backend known
+import rabit_torch.distributed  # noqa: F401  makes the backend known
 
 __all__ = ["main"]
 

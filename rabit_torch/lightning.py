@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from importlib.util import find_spec
 
-import rabit_torch  # noqa: F401  makes the backend known
+import rabit_torch.distributed  # noqa: F401  makes the backend known
 from rabit import Unsupported
 
 __all__ = ["register"]

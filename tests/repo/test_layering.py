@@ -183,6 +183,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
             "elastic functions": "state",
             "mpi_ops": f"ops {_TENSORS}",
             "dcp": "checkpoint",
+            "init_first lightning": "distributed",
             "": "*",
         },
     ),
