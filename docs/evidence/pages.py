@@ -21,7 +21,7 @@ except ModuleNotFoundError:  # Python 3.10
 
 HERE = Path(__file__).resolve().parent
 CELLS_MAX = 60
-VERDICTS = ("reproduced", "in part", "not reproduced", "not built yet")
+VERDICTS = ("reproduced", "in part", "not reproduced", "not measured yet", "not built yet")
 ORDER = (
     *("ddp", "horovod", "ring_tree", "bytescheduler", "byteps", "bagua", "mcr_dl"),
     *("blink", "cloud_collectives", "gspmd", "zero", "zero_offload", "zero_infinity", "wavelet"),
