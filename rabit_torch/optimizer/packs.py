@@ -13,7 +13,7 @@ from rabit import CompressionCodec
 from rabit_torch.optimizer.route_queue import RouteQueue
 from rabit_torch.optimizer.two_halves import ScatterGather
 from rabit_torch.parameter_state import ParameterState, Route
-from rabit_torch.tensors import current_stream, stream_of, wait_for_stream
+from rabit_torch.tensors import stream_of, wait_for_stream
 
 __all__ = ["Pack", "Packed", "make_packs"]
 
@@ -93,10 +93,9 @@ class Pack:
         ]
         self.handle: Any = None
         self._queue = queue
-        self._arrived = 0
-        self._sent: list[
-            tuple[torch.Tensor, torch.Tensor]
-        ] = []  # gradients that travel, and their views
+        self._arrived: list[ParameterState] = []
+        # The gradients that travel, and their views.
+        self._sent: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
         self._place = min(state.place for state in states)
         self._halves = (
             ScatterGather.of(self._request(self.name), queue.requests) if is_halved else None
@@ -105,13 +104,12 @@ class Pack:
         for state in states:
             state.route = Packed(state, self)
 
-    def arrive(self, route: Packed) -> None:
+    def arrive(self, state: ParameterState) -> None:
         """One more gradient is there; with the last one they leave."""
-        route.has_arrived = True
-        self._arrived += 1
-        if self._arrived == 1:
+        if not self._arrived:
             self._queue.packs.append(self)
-        if self._arrived == len(self.states):
+        self._arrived.append(state)
+        if len(self._arrived) == len(self.states):
             self.send()
 
     def send(self) -> None:
@@ -135,39 +133,40 @@ class Pack:
         """Waits, then copies the results back.  After an error it is still to finish."""
         self.handle.wait()
         self.handle = None
-        sent, self._sent = self._sent, []
+        (gradients, views), self._sent = self._sent, ([], [])
         with torch.no_grad():
-            torch._foreach_copy_([grad for grad, _ in sent], [view for _, view in sent])
+            torch._foreach_copy_(gradients, views)
         for state in self.states:
             if state.sparse_dim is not None and state.grad is not None:
                 state.give(state.grad)
 
     def forget(self) -> None:
         """Nothing of it has arrived."""
-        self._arrived = 0
-        for state in self.states:
-            _route_in(state).has_arrived = False
+        self._arrived = []
 
     def absent(self) -> list[ParameterState]:
         """The states whose gradients have not arrived."""
-        return [state for state in self.states if not _route_in(state).has_arrived]
+        arrived = {state.index for state in self._arrived}
+        return [state for state in self.states if state.index not in arrived]
 
     def _fill(self) -> list[str]:
         """Gives the names of those that are absent."""
-        absent = [state.name for state in self.absent()]
+        absent = self.absent() if len(self._arrived) < len(self.states) else []
         if absent:
             self.buffer.zero_()
-        self._sent = []
+        gradients, views = [], []
         for state, view in zip(self.states, self.views, strict=True):
-            route = _route_in(state)
-            if route.has_arrived and state.grad is not None:
-                self._sent.append((state.grad, view))
-                if route.computed_on is not None:
-                    wait_for_stream(route.computed_on)
+            if state.grad is None or state in absent:
+                continue
+            gradients.append(state.grad)
+            views.append(view)
+            if state.route.stream is not None:
+                wait_for_stream(state.route.stream)
         self.forget()
         with torch.no_grad():
-            torch._foreach_copy_([view for _, view in self._sent], [grad for grad, _ in self._sent])
-        return absent
+            torch._foreach_copy_(views, gradients)
+        self._sent = gradients, views
+        return [state.name for state in absent]
 
     def _request(self, name: str) -> rabit.Request:
         return self._queue.requests.of(
@@ -178,15 +177,13 @@ class Pack:
 class Packed(Route):
     """The way of one gradient of a pack."""
 
-    __slots__ = ("alone", "computed_on", "has_arrived", "pack")
+    __slots__ = ("alone", "pack")
 
     takes_sparse = False
 
     def __init__(self, state: ParameterState, pack: Pack) -> None:
         self.pack = pack
         self.alone = state.route  # for when it travels by itself again
-        self.has_arrived = False
-        self.computed_on: Any = None  # the stream of CUDA on which the gradient was there
         super().__init__(state, state.route.codec)
 
     @property
@@ -203,8 +200,7 @@ class Packed(Route):
         return self.pack.states
 
     def start(self, grad: torch.Tensor) -> None:
-        self.computed_on = current_stream(grad)
-        self.pack.arrive(self)
+        self.pack.arrive(self.state)
 
     def finish(self) -> None:
         self.pack.finish()
@@ -212,11 +208,6 @@ class Packed(Route):
     def drop(self) -> None:
         if self.pack.handle is not None and self.pack.handle.done():
             self.pack.handle = None
-
-
-def _route_in(state: ParameterState) -> Packed:
-    assert isinstance(state.route, Packed), "until the packs are made again"
-    return state.route
 
 
 def _without(name: str, absent: list[str]) -> str:

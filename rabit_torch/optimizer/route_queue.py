@@ -91,7 +91,6 @@ class RouteQueue:
                 # Autograd computes a gradient on the stream of its forward pass; what sends it runs on that of the
                 # last one.
                 wait_for_stream(route.stream)
-                route.stream = None
             grad = route.state.grad
             assert grad is not None, "of what arrives, until next_step"
             route.start(grad)

@@ -24,6 +24,7 @@ __all__ = ["can_guard", "guard", "make_ready", "unguard"]
 
 _no_torch_function: Any = torch._C.DisableTorchFunctionSubclass
 _KEY = "_rabit_update"
+_UNGUARDED = Phase.PLAIN
 _tensor: Any = torch.Tensor
 _GRAD_GET = _tensor.grad.__get__
 _GRAD_CHANGES = frozenset([_tensor.grad.__set__, _tensor.grad.__delete__])
@@ -126,7 +127,7 @@ def _let_go(guarded: Any) -> Iterator[Any]:
     try:
         yield guarded
     finally:
-        if phase is not Phase.PLAIN:
+        if phase is not _UNGUARDED:
             guard(update, phase)
 
 
@@ -137,7 +138,7 @@ def can_guard(parameter: torch.Tensor) -> bool:
 
 def guard(update: DeferredUpdate, phase: Phase) -> None:
     """From here on, in another phase than PLAIN, the owner of `update` hears before the parameter is read."""
-    if update.phase is Phase.PLAIN:
+    if update.phase is _UNGUARDED:
         parameter: Any = update.state.parameter  # its class changes
         parameter.__dict__[_KEY] = update
         parameter.__class__ = _GUARDED[type(parameter)]
@@ -146,8 +147,8 @@ def guard(update: DeferredUpdate, phase: Phase) -> None:
 
 def unguard(update: DeferredUpdate) -> None:
     """Ends `guard`, in the phase PLAIN; does nothing in it."""
-    if update.phase is not Phase.PLAIN:
-        update.phase, update.hyper_parameters = Phase.PLAIN, None
+    if update.phase is not _UNGUARDED:
+        update.phase, update.hyper_parameters = _UNGUARDED, None
         parameter: Any = update.state.parameter
         parameter.__class__ = _PLAIN[type(parameter)]
         parameter.__dict__.pop(_KEY, None)
