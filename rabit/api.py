@@ -64,21 +64,23 @@ if _typing.TYPE_CHECKING:
     )
     from rabit.launch.run import RunFailed, run
     from rabit.meeting import Meeting
-    from rabit.ops.allreduces import allreduce, allreduce_, allreduce_async, allreduce_async_
-    from rabit.ops.exchanges import (
+    from rabit.ops.collectives import (
+        allgather,
+        allgather_async,
+        allreduce,
+        allreduce_,
+        allreduce_async,
+        allreduce_async_,
         alltoall,
         alltoall_async,
+        barrier,
+        barrier_async,
+        broadcast,
+        broadcast_,
+        broadcast_async,
+        broadcast_async_,
         gather,
         gather_async,
-        join,
-        recv,
-        recv_async,
-        scatter,
-        scatter_async,
-        send,
-        send_async,
-    )
-    from rabit.ops.grouped import (
         grouped_allgather,
         grouped_allgather_async,
         grouped_allreduce,
@@ -87,6 +89,19 @@ if _typing.TYPE_CHECKING:
         grouped_allreduce_async_,
         grouped_reducescatter,
         grouped_reducescatter_async,
+        join,
+        poll,
+        recv,
+        recv_async,
+        reduce,
+        reduce_async,
+        reducescatter,
+        reducescatter_async,
+        scatter,
+        scatter_async,
+        send,
+        send_async,
+        synchronize,
     )
     from rabit.ops.objects import allgather_object, broadcast_object
     from rabit.ops.ordered import (
@@ -96,22 +111,6 @@ if _typing.TYPE_CHECKING:
         ordered_barrier,
         ordered_broadcast_,
         ordered_reducescatter_into,
-    )
-    from rabit.ops.reductions import (
-        allgather,
-        allgather_async,
-        barrier,
-        barrier_async,
-        broadcast,
-        broadcast_,
-        broadcast_async,
-        broadcast_async_,
-        poll,
-        reduce,
-        reduce_async,
-        reducescatter,
-        reducescatter_async,
-        synchronize,
     )
     from rabit.ops.steps import mark, mark_step
     from rabit.ops.votes import any_rank, request_stop, should_stop
@@ -171,25 +170,19 @@ else:
         ),
         "rabit.launch.run": "RunFailed run",
         "rabit.meeting": "Meeting",
-        "rabit.ops.allreduces": "allreduce allreduce_ allreduce_async allreduce_async_",
-        "rabit.ops.exchanges": (
-            "alltoall alltoall_async gather gather_async join recv recv_async scatter "
-            "scatter_async send send_async"
-        ),
-        "rabit.ops.grouped": (
-            "grouped_allgather grouped_allgather_async grouped_allreduce grouped_allreduce_ "
-            "grouped_allreduce_async grouped_allreduce_async_ grouped_reducescatter "
-            "grouped_reducescatter_async"
+        "rabit.ops.collectives": (
+            "allgather allgather_async allreduce allreduce_ allreduce_async allreduce_async_ "
+            "alltoall alltoall_async barrier barrier_async broadcast broadcast_ broadcast_async "
+            "broadcast_async_ gather gather_async grouped_allgather grouped_allgather_async "
+            "grouped_allreduce grouped_allreduce_ grouped_allreduce_async "
+            "grouped_allreduce_async_ grouped_reducescatter grouped_reducescatter_async join poll "
+            "recv recv_async reduce reduce_async reducescatter reducescatter_async scatter "
+            "scatter_async send send_async synchronize"
         ),
         "rabit.ops.objects": "allgather_object broadcast_object",
         "rabit.ops.ordered": (
             "ordered_allgather_into ordered_allreduce_ ordered_alltoall_into ordered_barrier "
             "ordered_broadcast_ ordered_reducescatter_into"
-        ),
-        "rabit.ops.reductions": (
-            "allgather allgather_async barrier barrier_async broadcast broadcast_ broadcast_async "
-            "broadcast_async_ poll reduce reduce_async reducescatter reducescatter_async "
-            "synchronize"
         ),
         "rabit.ops.steps": "mark mark_step",
         "rabit.ops.votes": "any_rank request_stop should_stop",

@@ -6,11 +6,12 @@ Stable for such packages; programs do not need it.
 from rabit.config.config import process_environment
 from rabit.diagnostics.ending import tell_met, watch_ending
 from rabit.engine.current import engine_for_work, follow_default_engine
-from rabit.engine.handle import no_handle
+from rabit.engine.handle import Finish, no_handle, output_array
 from rabit.engine.process_set import check_process_set, group_on
-from rabit.ops.again import Again
-from rabit.ops.awaited import Awaited
-from rabit.ops.exchanges import message_name
+from rabit.ops.adapter import Adapter
+from rabit.ops.call import Builder, Form, Made, listed
+from rabit.ops.draft import Awaited, Draft
+from rabit.ops.operations import Operations
 from rabit.ops.overlap_choice import offer_overlap
 from rabit.printable import printable
 from rabit.rendezvous.offers import offer_board
@@ -25,15 +26,21 @@ from rabit.training.tasks import Gate, Task, driver_of, finished
 from rabit.training.wire import Operands
 
 __all__ = [
-    "Again",
+    "Adapter",
     "Array",
     "Awaited",
+    "Builder",
     "Change",
+    "Draft",
     "Exchange",
+    "Finish",
     "FiniteGuard",
+    "Form",
     "Gate",
+    "Made",
     "Meeting",
     "Operands",
+    "Operations",
     "Pipeline",
     "ReplicaCheck",
     "Standing",
@@ -50,10 +57,11 @@ __all__ = [
     "gives_steps",
     "group_on",
     "has_momentum",
-    "message_name",
+    "listed",
     "no_handle",
     "offer_board",
     "offer_overlap",
+    "output_array",
     "printable",
     "process_environment",
     "refuse_in_elastic_jobs",

@@ -13,7 +13,7 @@ import numpy as np
 
 from rabit.engine.engine import Engine
 from rabit.errors import InvalidArgument, RabitError
-from rabit.ops.reductions import allgather
+from rabit.ops.collectives import allgather
 from rabit.planner.document import PlanDocument, described, document_of, read_plan
 from rabit.planner.plan import Plan
 from rabit.planner.table import table_of

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rabit.engine.engine import Engine
-from rabit.ops.exchanges import alltoall
-from rabit.ops.reductions import allgather, barrier
+from rabit.ops.collectives import allgather, alltoall, barrier
 from rabit.planner.graph import Topology
 from rabit.planner.inference import pairs_by_round, topology_from_rates
 

@@ -151,7 +151,7 @@ def _follow_plan(engine: Engine) -> None:
 
 def _is_homogeneous(engine: Engine) -> bool:
     # Operations load with the first one, and NumPy with them: jobs of one host start without.
-    from rabit.ops.reductions import allgather
+    from rabit.ops.collectives import allgather
 
     sizes = allgather([engine.local_size], name="rabit.local_size")
     return len(set(sizes.tolist())) == 1

@@ -79,23 +79,31 @@ from rabit_torch.compression import Compression
 from rabit_torch.data_parallel import DistributedDataParallel
 from rabit_torch.device import local_device
 from rabit_torch.ops.adasum import Adasum
-from rabit_torch.ops.collected import (
-    allgather_async,
-    alltoall_async,
-    grouped_allgather_async,
-    grouped_reducescatter_async,
-    reducescatter_async,
-)
 from rabit_torch.ops.collectives import (
+    allgather_async,
     allreduce_,
     allreduce_async,
     allreduce_async_,
+    alltoall_async,
     broadcast_,
     broadcast_async,
     broadcast_async_,
+    gather,
+    gather_async,
+    grouped_allgather_async,
     grouped_allreduce_,
     grouped_allreduce_async,
     grouped_allreduce_async_,
+    grouped_reducescatter_async,
+    recv,
+    recv_async,
+    reduce,
+    reduce_async,
+    reducescatter_async,
+    scatter,
+    scatter_async,
+    send,
+    send_async,
 )
 from rabit_torch.ops.differentiable import (
     allgather,
@@ -122,18 +130,6 @@ from rabit_torch.ops.push_pull import (
     push_pull_async,
     push_pull_async_inplace,
     push_pull_inplace,
-)
-from rabit_torch.ops.rooted import (
-    gather,
-    gather_async,
-    recv,
-    recv_async,
-    reduce,
-    reduce_async,
-    scatter,
-    scatter_async,
-    send,
-    send_async,
 )
 from rabit_torch.ops.sparse import sparse_allreduce_async
 from rabit_torch.optimizer.distributed_optimizer import DistributedOptimizer

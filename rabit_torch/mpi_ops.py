@@ -36,23 +36,21 @@ from rabit import (
     stop_timeline,
 )
 from rabit_torch.ops.adasum import Adasum
-from rabit_torch.ops.collected import (
-    allgather_async,
-    alltoall_async,
-    grouped_allgather_async,
-    grouped_reducescatter_async,
-    reducescatter_async,
-)
 from rabit_torch.ops.collectives import (
+    allgather_async,
     allreduce_,
     allreduce_async,
     allreduce_async_,
+    alltoall_async,
     broadcast_,
     broadcast_async,
     broadcast_async_,
+    grouped_allgather_async,
     grouped_allreduce_,
     grouped_allreduce_async,
     grouped_allreduce_async_,
+    grouped_reducescatter_async,
+    reducescatter_async,
 )
 from rabit_torch.ops.differentiable import (
     allgather,

@@ -14,7 +14,11 @@ def tensor_from(handle: rabit.Handle, like: torch.Tensor) -> torch.Tensor:
 
     On the CPU it is the engine's memory, without a copy; the tensor keeps it alive.
     """
-    array: Any = handle.result()
+    return tensor_of(handle.result(), like)
+
+
+def tensor_of(array: Any, like: torch.Tensor) -> torch.Tensor:
+    """The same of an output, a NumPy array; one in the memory of the host is shared."""
     if (
         str(like.dtype) != f"torch.{array.dtype}"
     ):  # NumPy has no such type: the engine hands out its bits

@@ -11,8 +11,7 @@ from torch.autograd.function import once_differentiable
 import rabit
 from rabit import ProcessSet, Sum, Unsupported, global_process_set
 from rabit.framework import check_process_set
-from rabit_torch.ops.collected import allgather_async
-from rabit_torch.ops.collectives import allreduce_async_
+from rabit_torch.ops.collectives import allgather_async, allreduce_async_
 
 
 def _channels_last(values: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from rabit.engine.engine import Engine
-from rabit.ops.allreduces import allreduce
+from rabit.ops.collectives import allreduce
 from rabit.types import Max
 
 __all__ = ["Budget", "Spent"]

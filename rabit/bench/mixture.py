@@ -21,7 +21,7 @@ from rabit.bench.sizes import Tunables, propose
 from rabit.bench.winners import Candidate, Winner, rules_of
 from rabit.engine.engine import Engine
 from rabit.errors import Internal
-from rabit.ops.allreduces import allreduce
+from rabit.ops.collectives import allreduce
 from rabit.ops.ordered import ordered_barrier
 from rabit.types import Kind, Max
 

@@ -14,9 +14,8 @@ import numpy as np
 
 from rabit.bench.cases import Case, Spec, bus_factor
 from rabit.engine.engine import Engine
-from rabit.ops.allreduces import allreduce
+from rabit.ops.collectives import allgather, allreduce
 from rabit.ops.ordered import ordered_barrier
-from rabit.ops.reductions import allgather
 from rabit.types import Max, Sum
 
 __all__ = ["Figures", "measure"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from rabit.engine.process_set import ProcessSet, check_process_set, global_process_set
-from rabit.ops.reductions import allgather
+from rabit.ops.collectives import allgather
 
 if TYPE_CHECKING:
     from rabit.engine.engine import Engine

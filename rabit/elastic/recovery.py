@@ -12,7 +12,7 @@ from rabit.elastic.state import State
 from rabit.elastic.updates import HostsUpdatedInterrupt, Updates
 from rabit.engine.current import current_engine
 from rabit.errors import Aborted, InvalidArgument, PeerLost, RabitError, TimedOut, first_loss
-from rabit.ops.reductions import barrier
+from rabit.ops.collectives import barrier
 from rabit.rendezvous.membership import Membership
 from rabit.rendezvous.membership_store import membership_store
 from rabit.rendezvous.survivors import next_membership, whom_not_reached

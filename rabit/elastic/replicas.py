@@ -13,9 +13,9 @@ import numpy as np
 from rabit.engine.current import current_engine
 from rabit.engine.process_set import global_process_set
 from rabit.errors import InvalidArgument
-from rabit.ops.exchanges import alltoall
+from rabit.ops.collectives import alltoall
+from rabit.ops.draft import Draft
 from rabit.ops.objects import to_pickle
-from rabit.ops.reductions import Call
 from rabit.session import rank
 from rabit.types import Kind
 
@@ -115,7 +115,7 @@ class Replicas:
 
     def refuse(self, error: InvalidArgument) -> None:
         """Takes the place of `exchange` on a rank that has no part: raises the error, also on those that wait there."""
-        with Call(current_engine(), Kind.ALLTOALL, _EXCHANGE, global_process_set, 0) as call:
+        with Draft.of(current_engine(), Kind.ALLTOALL, _EXCHANGE, global_process_set) as call:
             raise call.refusal(str(error)) from error.__cause__
 
     def hand_over(self, commit: int, ranks: Sequence[Standing]) -> Any:

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from rabit.engine.tensor import TensorView
 
 __all__ = [
-    "WAITING",
     "Batch",
-    "Waiting",
     "consumer_of",
     "encode_name",
     "new_structs",
@@ -247,31 +245,10 @@ class _OfThread(threading.local):
 
     def __init__(self) -> None:
         self.plans: dict[tuple[Any, ...], _Plan] = {}
-        self.waits = False
 
 
 _PLANS_MAX = 256
 _here = _OfThread()
-
-
-class Waiting:
-    """See `Engine.waiting`."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        _here.waits = True
-
-    def __exit__(self, *_: object) -> None:
-        _here.waits = False
-
-    @property
-    def is_on(self) -> bool:
-        """Whether this thread is in it."""
-        return _here.waits
-
-
-WAITING = Waiting()
 
 
 def _place(native: NativeEngine, requests: Sequence[Request]) -> None:
@@ -285,10 +262,9 @@ def _place(native: NativeEngine, requests: Sequence[Request]) -> None:
 
 
 def submit(native: NativeEngine, requests: Sequence[Request]) -> list[Handle]:
-    """Submits all of `requests` or none; returns at once, unless this thread is `WAITING`."""
+    """Submits all of `requests` or none; returns at once."""
     if len(requests) == 1:
-        start = _run if _here.waits and consumer_of(requests[0]) is None else _submit
-        return [_with_plan(native, requests[0], start)]
+        return [_with_plan(native, requests[0], _submit)]
     return Batch(native, requests).submit()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rabit._native import address_of_pointer
-from rabit.engine.batch import WAITING, consumer_of, new_structs
+from rabit.engine.batch import consumer_of, new_structs
 from rabit.engine.group_handle import GroupHandle, Several
 from rabit.engine.handle import SLICE_MS, Finish, Handle, begun
 from rabit.engine.native_engine import NativeEngine
@@ -97,18 +97,20 @@ class Kept:
         target: Any = None,
         finish: Finish | None = None,
         number: str | None = None,
+        *,
+        waits: bool = False,
     ) -> _Kind | None:
         """Like `run`, but returns a handle of this `kind` at once; None where `run` says False.
 
-        target: False has the engine allocate the output.  Where this thread is WAITING, the handle has
-        finished or is to be waited for.
+        target: False has the engine allocate the output.  waits: the thread does the engine's work meanwhile, and
+        the handle has finished or is to be waited for.
         """
         native = self._native
         if native.orphans:
             native.sweep()
         # The library has copied all that it needs of the request but the tensors.
         tensors = source if target is None or target is False else (source, target)
-        if WAITING.is_on and self.consumer is None:
+        if waits and self.consumer is None:
             handles: list[int] = []
             try:
                 code = native.calls.run(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rabit.config.config import Config
-from rabit.engine.batch import WAITING, Batch, Waiting, encode_name, refuse, run, submit
+from rabit.engine.batch import Batch, encode_name, refuse, run, submit
 from rabit.engine.engine_base import EngineBase
 from rabit.engine.handle import Handle, wait_any
 from rabit.engine.job import Job, JobRuntime
@@ -84,15 +84,6 @@ class Submission(EngineBase):
                 bare = Request(each.kind, each.name, group=each.group, root=partner)
                 self.refuse(bare, f"{kind}{error}")
 
-    def waiting(self) -> Waiting:
-        """A context in which this thread waits for each operation that it submits by itself.
-
-        For blocking forms that are made of others: `with engine.waiting(): handle = start()`.  As
-        with `run`, the thread does the engine's work; several requests at once are submitted as
-        ever, and handles are to be waited for in any case.
-        """
-        return WAITING
-
     def run(self, request: Request) -> Handle:
         """Submits `request` and waits for it, for a while; faster than submit and wait.
 
@@ -143,7 +134,7 @@ class Submission(EngineBase):
         return f"{name}.join{self.joins}" if self.joins else name
 
     def key(
-        self, caller: str, kind: Kind, name: str | None, group: int, tensor: Any
+        self, caller: object, kind: Kind, name: str | None, group: int, tensor: Any
     ) -> tuple[tuple[Any, ...], str | None]:
         """Under what `repeats` keeps a call of the public function `caller`, and the operation's name if it
         has none: the number of its `kind`."""
@@ -157,7 +148,7 @@ class Submission(EngineBase):
 
     def again_grouped(
         self,
-        caller: str,
+        caller: object,
         name: str | None,
         group: int,
         arguments: tuple[Any, ...],

@@ -208,6 +208,7 @@ def reshape(view: TensorView, shape: tuple[int, ...]) -> TensorView:
         view.device_index,
         view.stream,
         keepalive=view.keepalive,
+        consumer=view.consumer,
     )
 
 

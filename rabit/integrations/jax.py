@@ -15,12 +15,11 @@ import numpy as np
 from rabit.engine.tensor import TensorView
 from rabit.errors import InvalidArgument
 from rabit.integrations.needed import needed
-from rabit.ops.allreduces import allreduce_
-from rabit.ops.exchanges import alltoall as _alltoall
-from rabit.ops.grouped import grouped_allreduce_
-from rabit.ops.reductions import allgather as _allgather
-from rabit.ops.reductions import broadcast as _broadcast
-from rabit.ops.reductions import reducescatter as _reducescatter
+from rabit.ops.collectives import allgather as _allgather
+from rabit.ops.collectives import allreduce_, grouped_allreduce_
+from rabit.ops.collectives import alltoall as _alltoall
+from rabit.ops.collectives import broadcast as _broadcast
+from rabit.ops.collectives import reducescatter as _reducescatter
 from rabit.session import rank, size
 from rabit.types import ReduceOp
 

@@ -22,9 +22,8 @@ from rabit.engine.current import engine_for_work
 from rabit.engine.engine import Engine
 from rabit.errors import InvalidArgument
 from rabit.integrations.needed import needed
-from rabit.ops.exchanges import alltoall
+from rabit.ops.collectives import allgather, alltoall
 from rabit.ops.objects import broadcast_object
-from rabit.ops.reductions import allgather
 from rabit.session import init, rank, size
 from rabit.threads import start_thread
 

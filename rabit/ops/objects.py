@@ -17,7 +17,8 @@ from rabit.engine.current import engine_for_work
 from rabit.engine.engine import Engine
 from rabit.engine.process_set import ProcessSet, global_process_set
 from rabit.errors import InvalidArgument
-from rabit.ops.reductions import Call, allgather, broadcast_
+from rabit.ops.collectives import allgather, broadcast_
+from rabit.ops.draft import Draft
 from rabit.types import Kind
 
 __all__ = ["allgather_object", "broadcast_object", "misfit", "to_pickle"]
@@ -132,6 +133,6 @@ def _pickle(
     try:
         data = to_pickle(obj)
     except InvalidArgument as error:
-        with Call(engine, kind, name, process_set, 0) as call:
-            raise call.refusal(str(error)) from error.__cause__
+        with Draft.of(engine, kind, name, process_set) as draft:
+            raise draft.refusal(str(error)) from error.__cause__
     return np.frombuffer(bytearray(data), np.uint8)

@@ -12,6 +12,7 @@ from rabit.sharding.annotated.trace import annotate, trace
 from rabit.sharding.layout import Entry, Flat, FlatLayout, Interval, Move
 from rabit.sharding.memory import RankBytes, rank_bytes, wire_bytes
 from rabit.sharding.norm import SquareSum
+from rabit.sharding.parts import joined
 from rabit.sharding.state import ShardedState
 from rabit.sharding.tiers import DiskTier
 from rabit.sharding.updates import adamw, momentum, sgd
@@ -35,6 +36,7 @@ __all__ = [
     "adamw",
     "annotate",
     "complete",
+    "joined",
     "momentum",
     "rank_bytes",
     "sgd",

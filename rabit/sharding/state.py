@@ -16,10 +16,10 @@ from rabit.engine.engine import Engine
 from rabit.engine.handle import Handle
 from rabit.engine.process_set import ProcessSet, global_process_set
 from rabit.errors import InvalidArgument, Mismatch
-from rabit.ops.allreduces import allreduce
-from rabit.ops.reductions import allgather, allgather_async, reducescatter_async
+from rabit.ops.collectives import WAITED, allgather, allgather_async, allreduce, reducescatter_async
 from rabit.sharding.layout import BLOCK, Entry, Flat, FlatLayout, Interval
 from rabit.sharding.norm import SquareSum
+from rabit.sharding.parts import joined
 from rabit.sharding.updates import Update
 from rabit.types import Sum
 
@@ -156,21 +156,9 @@ class ShardedState:
 
     def _exchanged(self, label: str, name: str, part: Part) -> tuple[Interval, Array]:
         """This rank's elements of a tensor that lies on the ranks in other parts."""
-        where = np.array([[part.start, len(part.value)]], np.int64)
         prefix = f"{self._name}.load.{label}"
-        places = allgather(where, f"{prefix}.where", self._set, engine=self._engine)
-        pieces = allgather(part.value, f"{prefix}.values", self._set, engine=self._engine)
-        if int(places[:, 1].sum()) != part.length:
-            raise InvalidArgument(
-                f"load_state_dict: the ranks have {int(places[:, 1].sum())} of the {part.length} elements of "
-                f"{label!r}. Load on every rank what Checkpoint.restore gave it."
-            )
+        whole = joined(WAITED, prefix, repr(label), part, self._set, self._engine)
         owned = self.layout.slice_of(name, self._rank)
-        whole = np.empty(part.length, pieces.dtype)
-        begin = 0
-        for start, length in places.tolist():
-            whole[start : start + length] = pieces[begin : begin + length]
-            begin += length
         return owned, whole[owned.start : owned.start + owned.length].copy()
 
     def _scatter(self, flat: Flat, gradients: Mapping[str, Array]) -> tuple[Flat, Handle]:

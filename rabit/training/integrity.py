@@ -14,8 +14,8 @@ import numpy as np
 
 from rabit.engine.process_set import ProcessSet, global_process_set
 from rabit.errors import IntegrityError, InvalidArgument
+from rabit.ops.collectives import allgather
 from rabit.ops.objects import allgather_object
-from rabit.ops.reductions import allgather
 from rabit.ops.votes import Vote
 
 if TYPE_CHECKING:

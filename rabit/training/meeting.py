@@ -12,7 +12,7 @@ import numpy as np
 from rabit.engine.handle import Handle
 from rabit.engine.process_set import ProcessSet
 from rabit.errors import Mismatch
-from rabit.ops.reductions import allgather_async
+from rabit.ops.collectives import allgather_async
 
 from .method_text import method_text
 from .strategy import Strategy

@@ -39,8 +39,8 @@ class Rounds(NamedTuple):
     alltoall_named: under a name that is taken as it is.
     """
 
-    allreduce_in_place: Callable[..., TorchHandle]
-    allgather: Callable[..., TorchHandle]
+    allreduce_in_place: Callable[..., Any]  # Each returns a TorchHandle.
+    allgather: Callable[..., Any]
     alltoall_named: Callable[..., TorchHandle]
 
 

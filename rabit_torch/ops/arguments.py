@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any
 
 import torch
 
 import rabit
-from rabit import InvalidArgument, Kind, ProcessSet, ReduceOp
-from rabit.framework import Awaited, engine_for_work, group_on
+from rabit import InvalidArgument, Kind, ProcessSet, ReduceOp, framework
+from rabit.framework import Awaited, Draft, engine_for_work, group_on
 from rabit_torch.ops.adasum import Adasum, AdasumOp, refuse
 
-__all__ = ["auto_name", "awaited", "checked_splits", "group_of", "reduce_op", "scatter_op"]
+__all__ = [
+    "auto_name",
+    "awaited",
+    "checked_splits",
+    "group_of",
+    "listed",
+    "reduce_op",
+    "scatter_op",
+]
 
 
 def auto_name(kind: Kind, name: str | None, process_set: ProcessSet) -> str:
@@ -34,6 +43,15 @@ def awaited(
     return Awaited(engine, kind, full_name, group_on(process_set, engine), count)
 
 
+def listed(
+    tensors: Any, kind: Kind, name: str | None, process_set: ProcessSet
+) -> list[torch.Tensor]:
+    """The tensors of a grouped call; one without any is refused, on the other ranks too."""
+    full_name = None if name is None else f"{kind}.{name}"
+    draft = functools.partial(Draft.of, engine_for_work(), kind, full_name, process_set)
+    return list(framework.listed(tensors, draft))
+
+
 def group_of(process_set: ProcessSet) -> int:
     """The number of a process set in the default engine."""
     return group_on(process_set, rabit.default_engine())
@@ -43,9 +61,7 @@ def reduce_op(op: ReduceOp | int | None, average: bool | None) -> ReduceOp | Ada
     """Resolves the `op` argument and Horovod's old `average` keyword; at most one may be given."""
     if average is not None:
         if op is not None:
-            raise InvalidArgument(
-                f"average={average} and op={op!r} were both given; use op alone (average is the old form)"
-            )
+            raise InvalidArgument(f"both average={average} and op={op!r} are given. Pass op alone.")
         return ReduceOp.AVERAGE if average else ReduceOp.SUM
     if op is None:
         return ReduceOp.AVERAGE
@@ -54,8 +70,8 @@ def reduce_op(op: ReduceOp | int | None, average: bool | None) -> ReduceOp | Ada
     try:
         return ReduceOp(op)
     except ValueError:
-        known = ", ".join(f"{each.value} ({each})" for each in [*ReduceOp, Adasum])
-        raise InvalidArgument(f"op is {op!r}, which is no reduction (known: {known})") from None
+        known = ", ".join(f"{each} ({each.value})" for each in [*ReduceOp, Adasum])
+        raise InvalidArgument(f"op is {op!r}, which is not a reduction. Known: {known}.") from None
 
 
 def scatter_op(op: ReduceOp | int, what: str) -> ReduceOp:

@@ -1,439 +1,247 @@
-"""allreduce and broadcast of torch tensors: synchronous, asynchronous, in place and grouped.
+"""Collectives on torch tensors: asynchronous, in place, and those that carry no gradient.
 
-The signatures are Horovod's.  Names tell tensors apart; a name that is None is numbered, so calls
-without names must come in the same order on every rank.
+Arguments and their order are Horovod's.  Arguments that all share:
+
+    tensor       a dense tensor of the CPU or of CUDA; one that is not contiguous is copied first.
+    name         equal on all ranks; None: numbered by the order of the calls, which must then be the same on all
+                 of them.  Tensor i of a grouped call named "w" is named "w.i".
+    process_set  the ranks that take part; roots and peers are global ranks all the same.
+    priority     larger runs first.
+    engine       None: the default engine.
+    backend      "builtin", "mpi", "nccl" or "ps"; "": the default, which RABIT_BACKEND names first.  Equal on all
+                 ranks.
+
+Blocking forms return when the operation has finished on this rank; the `_async` forms return a handle at once, and
+their `tensor` must not change until `synchronize(handle)`.  The differentiable forms are in
+rabit_torch/ops/differentiable.py.  Errors: InvalidArgument for a rank that takes no part, for what is not a tensor, and
+for a name that is in flight; Unsupported for devices, layouts and dtypes that no collective carries; Mismatch if the
+ranks disagree about dtype, shape, operation or root; PeerLost if a rank died.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 import rabit
-from rabit import InvalidArgument, Kind, ProcessSet, ReduceOp, Request, global_process_set
-from rabit.framework import Again, Awaited, engine_for_work, group_on
-from rabit_torch.ops.adasum import AdasumOp, Rounds, check_floats, start_adasum
-from rabit_torch.ops.arguments import auto_name, group_of, reduce_op
-from rabit_torch.ops.collected import allgather_async, alltoall_named
-from rabit_torch.ops.handles import JoinedHandle, TensorHandle, TorchHandle, waited_for
-from rabit_torch.tensors import axis_order, check, copy_last, is_row_major, row_major, view
+from rabit import ProcessSet, ReduceOp, global_process_set
+from rabit.framework import Builder
+from rabit_torch.ops.handles import TorchHandle
+from rabit_torch.ops.operations import STARTED, WAITED
+
+_build = Builder[TorchHandle](__name__)
 
 # --- allreduce ------------------------------------------------------------------------------------
 
-
-def _allreduce_requests(
-    tensors: Sequence[torch.Tensor],
-    names: Sequence[str],
-    is_in_place: bool,
-    op: ReduceOp,
-    arguments: tuple[Any, ...],
-    process_set: ProcessSet,
-) -> tuple[list[Request], list[torch.Tensor]]:
-    """The requests, and the tensors that their callers get; arguments: as `allreduce_async` lists them."""
-    _, _, prescale, postscale, compression, priority = arguments
-    codec = rabit.default_engine().codec_id(compression)
-    requests, targets = [], []
-    for tensor, name in zip(tensors, names, strict=True):
-        order = axis_order(tensor) if is_in_place else None
-        if order is not None:
-            source = target = tensor.detach()
-        else:
-            order, source = 0, row_major(tensor)
-            target = torch.empty_like(source)
-        request = Request(
-            kind=Kind.ALLREDUCE,
-            name=name,
-            input=view(source, name, order),
-            output=view(target, name, order),
-            op=op,
-            group=group_of(process_set),
-            codec=codec,
-            prescale=prescale,
-            postscale=postscale,
-            priority=priority,
-        )
-        requests.append(request)
-        targets.append(target)
-    return requests, targets
-
-
-def _start_allreduce(
-    tensors: Sequence[torch.Tensor],
-    is_in_place: bool,
-    name: str | None,
-    arguments: tuple[Any, ...],
-    process_set: ProcessSet,
-    *,
-    is_grouped: bool,
-    number: str | None,
-    keep: Callable[[Sequence[Request]], None],
-) -> TorchHandle:
-    """arguments: as `allreduce_async` lists them; number: the operation's name if the caller gave none;
-    keep: lets the requests come again."""
-    if is_grouped and not tensors:
-        raise InvalidArgument(
-            "a grouped allreduce needs at least one tensor, and the list is empty"
-        )
-    base = auto_name(Kind.ALLREDUCE, name, process_set) if number is None else number
-    count = len(tensors) if is_grouped else None
-    names = [base] if count is None else [f"{base}.{index}" for index in range(count)]
-    engine, group = rabit.default_engine(), group_of(process_set)
-    with Awaited(engine, Kind.ALLREDUCE, base, group, count):
-        average, given_op, prescale, postscale = arguments[:4]
-        op = reduce_op(given_op, average)
-        for tensor, tensor_name in zip(tensors, names, strict=True):
-            check(tensor, tensor_name, is_written=is_in_place)
-        if isinstance(op, AdasumOp):
-            check_floats(tensors, names)
-        else:
-            requests, outputs = _allreduce_requests(
-                tensors, names, is_in_place, op, arguments, process_set
-            )
-    if isinstance(op, AdasumOp):
-        factors = (prescale, postscale)
-        return _adaptive(tensors, is_in_place, base, names, factors, process_set, is_grouped)
-    results = list(tensors) if is_in_place else outputs
-
-    def finish() -> Any:
-        for result, output in zip(results, outputs, strict=True):
-            if result is not output and result.data_ptr() != output.data_ptr():
-                copy_last(result.detach(), output)
-        return list(results) if is_grouped else results[0]
-
-    started = engine.submit(requests)
-    keep(requests)
-    # All of a group have ended when one has failed: the next call may have their names.
-    return JoinedHandle((rabit.GroupHandle(started),) if is_grouped else started, finish)
-
-
-def _adaptive(
-    tensors: Sequence[torch.Tensor],
-    is_in_place: bool,
-    base: str,
-    names: Sequence[str],
-    factors: tuple[float, float],
-    process_set: ProcessSet,
-    is_grouped: bool,
-) -> TorchHandle:
-    rounds = Rounds(allreduce_async_, allgather_async, alltoall_named)
-    started = start_adasum(rounds, tensors, base, names, *factors, process_set)
-
-    def finish() -> Any:
-        results = started.outcome()
-        if is_in_place:
-            for tensor, result in zip(tensors, results, strict=True):
-                copy_last(tensor.detach(), result)
-            results = list(tensors)
-        return results if is_grouped else results[0]
-
-    return JoinedHandle([started], finish)
+# Gradients come one by one: these are written out, without the frame of a builder's function.
 
 
 def allreduce_async(
     tensor: torch.Tensor,
     average: bool | None = None,
     name: str | None = None,
-    op: ReduceOp | None = None,
+    op: ReduceOp | int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     *,
-    compression: Any = rabit.Compression.none,
+    compression: rabit.CompressionCodec = rabit.Compression.none,
     priority: int = 0,
+    engine: rabit.Engine | None = None,
+    backend: str = "",
+    residual: Any = None,
+    seed: int = 0,
 ) -> TorchHandle:
     """Starts an allreduce into a new tensor of the same shape and dtype; returns a handle.
 
     `tensor` must not change until `synchronize(handle)`.  op: Average (default), Sum, Min, Max,
     Product, or bitwise on integers and bool.  Does not block.
     """
-    arguments = (average, op, prescale_factor, postscale_factor, compression, priority)
-    return _start_one(False, tensor, name, process_set, arguments)
+    fields = (average, op, prescale_factor, postscale_factor, compression, priority, backend)
+    operands = None if residual is None and seed == 0 else (residual, seed)
+    result: TorchHandle = STARTED.new.start(tensor, name, process_set, engine, fields, operands)
+    return result
 
 
 def allreduce_async_(
     tensor: torch.Tensor,
     average: bool | None = None,
     name: str | None = None,
-    op: ReduceOp | None = None,
+    op: ReduceOp | int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
     *,
-    compression: Any = rabit.Compression.none,
+    compression: rabit.CompressionCodec = rabit.Compression.none,
     priority: int = 0,
+    engine: rabit.Engine | None = None,
+    backend: str = "",
+    residual: Any = None,
+    seed: int = 0,
 ) -> TorchHandle:
     """Starts an allreduce in place; returns a handle.  Does not block."""
-    arguments = (average, op, prescale_factor, postscale_factor, compression, priority)
-    if (
-        name is not None and process_set is global_process_set
-    ):  # as gradients come: the shortest way
-        repeats = engine_for_work().repeats
-        kept = repeats.find(("torch.allreduce_", name, 0), arguments, tensor)
-        handle = None if kept is None else kept.start(TensorHandle, tensor)
-        if handle is not None:
-            handle.given = tensor
-            return handle
-    return _start_one(True, tensor, name, process_set, arguments)
+    fields = (average, op, prescale_factor, postscale_factor, compression, priority, backend)
+    operands = None if residual is None and seed == 0 else (residual, seed)
+    result: TorchHandle = STARTED.in_place.start(
+        tensor, name, process_set, engine, fields, operands
+    )
+    return result
 
 
 def allreduce_(
     tensor: torch.Tensor,
     average: bool | None = None,
     name: str | None = None,
-    op: ReduceOp | None = None,
+    op: ReduceOp | int | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    compression: rabit.CompressionCodec = rabit.Compression.none,
+    priority: int = 0,
+    engine: rabit.Engine | None = None,
+    backend: str = "",
+    residual: Any = None,
+    seed: int = 0,
 ) -> torch.Tensor:
     """Reduces `tensor` over all ranks in place and returns it.  Blocks.
 
+    op: as of `allreduce_async`.
     Raises Mismatch if shape, dtype or op differ between ranks, PeerLost if a rank died.
     """
-    arguments = (average, op, prescale_factor, postscale_factor, rabit.Compression.none, 0)
-    return _run_one(True, tensor, name, process_set, arguments)
-
-
-def _run_one(
-    is_in_place: bool,
-    tensor: torch.Tensor,
-    name: str | None,
-    process_set: ProcessSet,
-    arguments: tuple[Any, ...],
-) -> torch.Tensor:
-    """An allreduce of one tensor.  Blocks.  arguments: as `allreduce_async` lists them."""
-    engine = engine_for_work()
-    group = 0 if process_set is global_process_set else group_on(process_set, engine)
-    caller = "torch.allreduce_" if is_in_place else "torch.allreduce"
-    key, number = engine.key(caller, Kind.ALLREDUCE, name, group, tensor)
-    kept = engine.repeats.find(key, arguments, tensor)
-    if kept is not None:
-        output = None if is_in_place else torch.empty_like(tensor)
-        if kept.run(tensor, output, number):
-            return tensor if output is None else output
-    with engine.waiting():
-        handle = _prepare_one(is_in_place, tensor, name, process_set, arguments, key, number)
-    result: torch.Tensor = handle.wait()
+    fields = (average, op, prescale_factor, postscale_factor, compression, priority, backend)
+    operands = None if residual is None and seed == 0 else (residual, seed)
+    result: torch.Tensor = WAITED.in_place.run(tensor, name, process_set, engine, fields, operands)
     return result
 
 
-def _start_one(
-    is_in_place: bool,
-    tensor: torch.Tensor,
-    name: str | None,
-    process_set: ProcessSet,
-    arguments: tuple[Any, ...],
-) -> TorchHandle:
-    """Like `_run_one`, but returns a handle at once."""
-    engine = engine_for_work()
-    group = 0 if process_set is global_process_set else group_on(process_set, engine)
-    caller = "torch.allreduce_" if is_in_place else "torch.allreduce"
-    key, number = engine.key(caller, Kind.ALLREDUCE, name, group, tensor)
-    kept = engine.repeats.find(key, arguments, tensor)
-    if kept is not None:
-        output = None if is_in_place else torch.empty_like(tensor)
-        handle = kept.start(TensorHandle, tensor, output, None, number)
-        if handle is not None:
-            handle.given = tensor if output is None else output
-            return handle
-    return _prepare_one(is_in_place, tensor, name, process_set, arguments, key, number)
+grouped_allreduce_async = _build.starts(
+    STARTED.grouped_allreduce,
+    """Starts one allreduce for several tensors that become ready together.  Does not block.
 
+    The handle gives the list of new tensors.
+    """,
+)
+grouped_allreduce_async_ = _build.starts(
+    STARTED.grouped_allreduce_, "Like `grouped_allreduce_async`, in place.  Does not block."
+)
+grouped_allreduce_ = _build.waits(
+    WAITED.grouped_allreduce_,
+    """Reduces several tensors in place, as one; returns them.  Blocks.
 
-def _prepare_one(
-    is_in_place: bool,
-    tensor: torch.Tensor,
-    name: str | None,
-    process_set: ProcessSet,
-    arguments: tuple[Any, ...],
-    key: tuple[Any, ...],
-    number: str | None,
-) -> TorchHandle:
-    repeats = rabit.default_engine().repeats
-    return _start_allreduce(
-        (tensor,),
-        is_in_place,
-        name,
-        arguments,
-        process_set,
-        is_grouped=False,
-        number=number,
-        keep=lambda requests: repeats.keep(key, requests, arguments, (tensor,)),
-    )
-
-
-def start_group(
-    is_in_place: bool,
-    tensors: Sequence[torch.Tensor],
-    name: str | None,
-    op: ReduceOp | AdasumOp | None,
-    factors: tuple[float, float],
-    process_set: ProcessSet,
-    compression: Any = rabit.Compression.none,
-    average: bool | None = None,
-) -> TorchHandle:
-    """Starts an allreduce of several tensors.  factors: before and after it."""
-    tensors = list(tensors)
-    engine = engine_for_work()
-    group = 0 if process_set is global_process_set else group_on(process_set, engine)
-    caller = "torch.grouped_allreduce_" if is_in_place else "torch.grouped_allreduce"
-    arguments = (average, op, *factors, compression, 0)
-    again = engine.again_grouped(caller, name, group, arguments, tensors)
-    if again.comes_again:
-        outputs = None if is_in_place else [torch.empty_like(each) for each in tensors]
-        handle = again.start(outputs)
-        if handle is not None:
-            results = tensors if outputs is None else outputs
-            return JoinedHandle((handle,), None, results)
-    return _start_allreduce(
-        tensors,
-        is_in_place,
-        name,
-        arguments,
-        process_set,
-        is_grouped=True,
-        number=None,
-        keep=again.keep,
-    )
-
-
-def allreduce_into_new(
-    tensor: torch.Tensor,
-    name: str | None,
-    op: ReduceOp | AdasumOp | None,
-    factors: tuple[float, float],
-    process_set: ProcessSet,
-    compression: Any,
-    average: bool | None = None,
-) -> torch.Tensor:
-    """The allreduce of one tensor, outside of its gradient.  Blocks."""
-    arguments = (average, op, *factors, compression, 0)
-    return _run_one(False, tensor, name, process_set, arguments)
-
-
-def grouped_allreduce_async(
-    tensors: Sequence[torch.Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> TorchHandle:
-    """Starts one allreduce for several tensors that become ready together.  Does not block."""
-    factors = (prescale_factor, postscale_factor)
-    return start_group(False, tensors, name, op, factors, process_set, average=average)
-
-
-def grouped_allreduce_async_(
-    tensors: Sequence[torch.Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> TorchHandle:
-    """Like `grouped_allreduce_async`, in place."""
-    factors = (prescale_factor, postscale_factor)
-    return start_group(True, tensors, name, op, factors, process_set, average=average)
-
-
-def grouped_allreduce_(
-    tensors: Sequence[torch.Tensor],
-    average: bool | None = None,
-    name: str | None = None,
-    op: ReduceOp | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> list[torch.Tensor]:
-    """Reduces several tensors in place, as one; returns them.  Blocks."""
-    handle = grouped_allreduce_async_(
-        tensors, average, name, op, prescale_factor, postscale_factor, process_set
-    )
-    result: list[torch.Tensor] = handle.wait()
-    return result
-
+    Raises Mismatch if shape, dtype or op differ between ranks, PeerLost if a rank died.
+    """,
+)
 
 # --- broadcast ------------------------------------------------------------------------------------
 
-
-def _start_broadcast(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None,
-    process_set: ProcessSet,
-    is_in_place: bool,
-    priority: int = 0,
-) -> TorchHandle:
-    caller = "torch.broadcast_" if is_in_place else "torch.broadcast"
-    arguments = (root_rank, priority)
-    again = Again(caller, Kind.BROADCAST, tensor, name, process_set, None, arguments)
-    if again.comes_again:
-        output = None if is_in_place else torch.empty_like(tensor)
-        result = tensor if output is None else output
-        handle = again.start(output, None)
-        if handle is not None:
-            return JoinedHandle((handle,), None, result)
-    full_name = again.name if name is None else auto_name(Kind.BROADCAST, name, process_set)
-    group = group_of(process_set)
-    with Awaited(again.engine, Kind.BROADCAST, full_name, group):
-        check(tensor, full_name, is_written=is_in_place)
-        source = tensor.detach()
-        target = source if is_in_place and is_row_major(source) else row_major(source)
-        if not is_in_place and target.data_ptr() == source.data_ptr():
-            target = target.clone()
-        memory = view(target, full_name)
-    request = Request(
-        kind=Kind.BROADCAST,
-        name=full_name,
-        input=memory,
-        output=memory,
-        root=root_rank,
-        group=group,
-        priority=priority,
-    )
-
-    def finish() -> torch.Tensor:
-        if not is_in_place:
-            return target
-        if target.data_ptr() != source.data_ptr():
-            copy_last(source, target)
-        return tensor
-
-    return JoinedHandle((again.submit(request),), finish)
-
-
-def broadcast_async(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> TorchHandle:
-    """Starts a broadcast from `root_rank` (a global rank) into a new tensor.  Does not block."""
-    return _start_broadcast(tensor, root_rank, name, process_set, is_in_place=False)
-
-
-def broadcast_async_(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> TorchHandle:
-    """Starts a broadcast in place from `root_rank` (a global rank).  Does not block."""
-    return _start_broadcast(tensor, root_rank, name, process_set, is_in_place=True)
-
-
-def broadcast_(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> torch.Tensor:
+broadcast_async = _build.starts(
+    STARTED.broadcast,
+    "Starts a broadcast from `root_rank` (a global rank) into a new tensor; returns a handle.  Does not block.",
+)
+broadcast_async_ = _build.starts(
+    STARTED.broadcast_,
+    "Starts a broadcast in place from `root_rank` (a global rank); returns a handle.  Does not block.",
+)
+broadcast_ = _build.waits(
+    WAITED.broadcast_,
     """Overwrites `tensor` with that of `root_rank` and returns it.  Blocks.
 
     Raises Mismatch if shape, dtype or root differ between ranks, PeerLost if a rank died.
-    """
-    result: torch.Tensor = waited_for(broadcast_async_, tensor, root_rank, name, process_set)
-    return result
+    """,
+)
+
+# --- results of a shape that is known only afterwards ---------------------------------------------
+
+allgather_async = _build.starts(
+    STARTED.allgather, "Starts an allgather along axis 0; returns a handle.  Does not block."
+)
+grouped_allgather_async = _build.starts(
+    STARTED.grouped_allgather,
+    "Starts an allgather of several tensors that become ready together; returns a handle.  Does not block.",
+)
+reducescatter_async = _build.starts(
+    STARTED.reducescatter,
+    """Starts a reducescatter along axis 0; returns a handle.  Does not block.
+
+    Axis 0 is divided as evenly as possible; the low ranks get one row more.  op: any but Adasum.
+    """,
+)
+grouped_reducescatter_async = _build.starts(
+    STARTED.grouped_reducescatter,
+    "Starts a reducescatter of several tensors that become ready together; returns a handle.  Does not block.",
+)
+alltoall_async = _build.starts(
+    STARTED.alltoall,
+    """Starts an alltoall along axis 0; returns a handle.  Does not block.
+
+    splits: rows for each rank, in rank order (integers; sum = extent 0); None: equal parts.
+    The handle gives the received rows; with splits the pair (rows, received_splits as an int32 tensor).
+    """,
+)
+
+# --- operations in which one rank differs ---------------------------------------------------------
+
+reduce = _build.waits(
+    WAITED.reduce,
+    """Combines `tensor` of every rank element by element, for rank `root_rank` alone.
+
+    tensor: same shape and dtype on all ranks; not changed.
+    op: Average (default), Sum, Min, Max, Product, or bitwise on integers and bool; InvalidArgument for
+        Adasum.
+    Returns a new tensor of the same shape and dtype on the root, None elsewhere.  Blocks.
+    Raises Mismatch if shape, dtype or op differ between ranks, PeerLost if a rank died.
+    """,
+)
+reduce_async = _build.starts(STARTED.reduce, "Like `reduce`, but returns a handle at once.")
+gather = _build.waits(
+    WAITED.gather,
+    """Concatenates `tensor` of every rank along axis 0, in rank order, on rank `root_rank` alone.
+
+    tensor: shape (n_r, *rest); `rest` and dtype equal on all ranks, n_r may differ.  A scalar counts
+        as one row.
+    Returns a new tensor of shape (sum of n_r, *rest) on the root, None elsewhere.  Blocks.
+    Raises Mismatch if dtype or `rest` differ between ranks, PeerLost if a rank died.
+    """,
+)
+gather_async = _build.starts(STARTED.gather, "Like `gather`, but returns a handle at once.")
+scatter = _build.waits(
+    WAITED.scatter,
+    """This rank's rows of the tensor that rank `root_rank` has, a new tensor.
+
+    tensor: shape (n, *rest) on the root.  Elsewhere only dtype and `rest` count, so
+        torch.empty(0, *rest, dtype=…) will do.
+    splits: on the root, the rows for each rank, in rank order (integers, sum = n); None: n / size
+        each, InvalidArgument where that is not a whole number.
+    Blocks.  Raises Mismatch if dtype or `rest` differ between ranks, PeerLost if a rank died.
+    """,
+)
+scatter_async = _build.starts(STARTED.scatter, "Like `scatter`, but returns a handle at once.")
+send = _build.waits(
+    WAITED.send,
+    """Sends `tensor` to global rank `dst`, which must call `recv` with the same name.
+
+    tensor: any shape; the receiver's has the same shape and dtype.
+    name: None numbers the messages from this rank to `dst` in the order of the calls.  `rabit.recv`
+        with the name receives as well.
+    Returns when `tensor` may be changed.  Blocks.  Raises InvalidArgument if `dst` is this rank.
+    """,
+)
+send_async = _build.starts(
+    STARTED.send,
+    "Like `send`, but returns a handle at once; `tensor` must not change until it has finished.",
+)
+recv = _build.waits(
+    WAITED.recv,
+    """Receives into `tensor` what global rank `src` sends, and returns it.
+
+    tensor: of the shape and dtype that is sent; need not be contiguous.
+    name: None numbers the messages from `src` to this rank in the order of the calls.
+    Blocks.  Raises InvalidArgument if `src` is this rank.
+    """,
+)
+recv_async = _build.starts(
+    STARTED.recv,
+    "Like `recv`, but returns a handle at once; `tensor` is written until it has finished.",
+)

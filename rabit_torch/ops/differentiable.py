@@ -15,9 +15,11 @@ import torch
 import rabit
 from rabit import Average, Kind, ProcessSet, ReduceOp, Sum, global_process_set
 from rabit_torch.compression import IDENTITY, Compression, by_hand, split
-from rabit_torch.ops import collected, collectives
-from rabit_torch.ops.arguments import awaited, reduce_op, scatter_op
-from rabit_torch.ops.handles import waited_for
+from rabit_torch.ops.arguments import awaited, listed, reduce_op, scatter_op
+from rabit_torch.ops.operations import WAITED
+
+# What a call and those of its backward pass have in common: name, process set, engine and arguments; see Form.run.
+_Call = tuple[str | None, ProcessSet, None, tuple[Any, ...]]
 
 
 def _apply(function: Any, *arguments: Any) -> Any:
@@ -50,21 +52,21 @@ class _Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(
         context: Any,
-        call: tuple[str | None, ReduceOp, tuple[float, float], ProcessSet, Any],
+        call: _Call,
         is_grouped: bool,
         *tensors: torch.Tensor,
     ) -> Any:
         context.call = call
         if not is_grouped:
-            return collectives.allreduce_into_new(tensors[0], *call)
-        return tuple(waited_for(collectives.start_group, False, tensors, *call))
+            return WAITED.new.run(tensors[0], *call)
+        return tuple(WAITED.new.run_group(tensors, *call))
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
         # The reduction is linear for Sum and Average, and so is its transpose: itself.
-        _, op, (prescale, postscale), process_set, _ = context.call
+        _, process_set, _, (_, op, prescale, postscale, _, *travel) = context.call
         _refuse_gradient("allreduce", op)
-        return (None, None, *_reduced(gradients, op, (postscale, prescale), process_set))
+        return (None, None, *_reduced(gradients, op, (postscale, prescale), process_set, travel))
 
 
 def _reduced(
@@ -72,14 +74,15 @@ def _reduced(
     op: ReduceOp,
     factors: tuple[float, float],
     process_set: ProcessSet,
+    travel: Sequence[Any],
 ) -> Sequence[torch.Tensor]:
-    """The allreduces of gradients in a backward pass."""
-    call = (None, op, factors, process_set, rabit.Compression.none)
+    """The allreduces of gradients in a backward pass.  travel: priority and backend."""
+    call = (None, process_set, None, (None, op, *factors, rabit.Compression.none, *travel))
     reduced: Sequence[torch.Tensor]
     if torch.is_grad_enabled():
         reduced = _apply(_Allreduce, call, True, *gradients)
     else:
-        reduced = collectives.start_group(False, gradients, *call).wait()
+        reduced = WAITED.new.run_group(gradients, *call)
     return reduced
 
 
@@ -92,6 +95,9 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    priority: int = 0,
+    backend: str = "",
 ) -> torch.Tensor:
     """Returns the reduction of `tensor` over all ranks, a new tensor of the same shape and dtype.
 
@@ -104,13 +110,15 @@ def allreduce(
     """
     factors = (prescale_factor, postscale_factor)
     if isinstance(compression, rabit.CompressionCodec) and not _needs_gradient(tensor):
-        call = (tensor, name, op, factors, process_set, compression, average)
-        return collectives.allreduce_into_new(*call)
+        plain = (average, op, *factors, compression, priority, backend)
+        result: torch.Tensor = WAITED.new.run(tensor, name, process_set, None, plain)
+        return result
     with awaited(Kind.ALLREDUCE, name, process_set):
         resolved = reduce_op(op, average)
         codec, compressor = split(compression)
         wire, undo = (tensor, None) if compressor is IDENTITY else compressor.compress(tensor)
-    result = _apply(_Allreduce, (name, resolved, factors, process_set, codec), False, wire)
+    fields = (None, resolved, *factors, codec, priority, backend)
+    result = _apply(_Allreduce, (name, process_set, None, fields), False, wire)
     return result if compressor is IDENTITY else compressor.decompress(result, undo)
 
 
@@ -123,14 +131,21 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    priority: int = 0,
+    backend: str = "",
 ) -> list[torch.Tensor]:
-    """Returns the reductions of several tensors, which travel together.  See `allreduce`."""
-    tensors = list(tensors)
+    """Returns the list of the reductions of several tensors, which travel together.  See `allreduce`.
+
+    Differentiable for Sum and Average.  Blocks.
+    """
+    tensors = listed(tensors, Kind.ALLREDUCE, name, process_set)
     with awaited(Kind.ALLREDUCE, name, process_set, len(tensors)):
         codec, compressor = split(compression)
         pairs = [compressor.compress(tensor) for tensor in tensors]
         factors = (prescale_factor, postscale_factor)
-        call = (name, reduce_op(op, average), factors, process_set, codec)
+        fields = (None, reduce_op(op, average), *factors, codec, priority, backend)
+        call = (name, process_set, None, fields)
     results = _apply(_Allreduce, call, True, *[wire for wire, _ in pairs])
     return [compressor.decompress(r, undo) for r, (_, undo) in zip(results, pairs, strict=True)]
 
@@ -139,26 +154,24 @@ class _Allgather(torch.autograd.Function):
     @staticmethod
     def forward(
         context: Any,
-        name: str | None,
-        process_set: ProcessSet,
+        call: _Call,
         is_grouped: bool,
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        if is_grouped:
-            results = waited_for(collected.grouped_allgather_async, tensors, name, process_set)
-        else:
-            results = (waited_for(collected.allgather_async, tensors[0], name, process_set),)
-        context.process_set = process_set
+        context.call = call
         context.rows = [tensor.shape[0] if tensor.dim() else 1 for tensor in tensors]
         context.shapes = [tensor.shape for tensor in tensors]
-        return tuple(results)
+        if not is_grouped:
+            return (WAITED.gathered.run(tensors[0], *call),)
+        return tuple(WAITED.gathered.run_group(tensors, *call))
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
-        process_set, rows = context.process_set, torch.tensor(context.rows)
-        all_rows = collected.allgather_async(rows.reshape(1, -1), None, process_set).wait()
+        rows = torch.tensor(context.rows)
+        _, process_set, _, travel = context.call
+        all_rows = WAITED.gathered.run(rows.reshape(1, -1), None, process_set, None, travel)
         op = Sum if _is_transposed() else Average
-        reduced = _reduced(gradients, op, (1.0, 1.0), process_set)
+        reduced = _reduced(gradients, op, (1.0, 1.0), process_set, travel)
         first = all_rows[: process_set.rank()].sum(dim=0).tolist()
         mine = [
             total.narrow(0, start, count).reshape(shape)
@@ -166,22 +179,28 @@ class _Allgather(torch.autograd.Function):
                 reduced, first, context.rows, context.shapes, strict=True
             )
         ]
-        return (None, None, None, *mine)
+        return (None, None, *mine)
 
 
 def allgather(
-    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+    tensor: torch.Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    *,
+    priority: int = 0,
+    backend: str = "",
 ) -> torch.Tensor:
     """Concatenates `tensor` of every rank along axis 0, in rank order; a new tensor.
 
     tensor: shape (n_r, *rest); `rest` and dtype equal on all ranks, n_r may differ.
     Differentiable.  Blocks.  Raises Mismatch if dtype or `rest` differ, PeerLost if a rank died.
     """
+    call = (name, process_set, None, (priority, backend))
     result: torch.Tensor
     if not _needs_gradient(tensor):
-        result = waited_for(collected.allgather_async, tensor, name, process_set)
+        result = WAITED.gathered.run(tensor, *call)
     else:
-        (result,) = _apply(_Allgather, name, process_set, False, tensor)
+        (result,) = _apply(_Allgather, call, False, tensor)
     return result
 
 
@@ -189,34 +208,38 @@ def grouped_allgather(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
+    *,
+    priority: int = 0,
+    backend: str = "",
 ) -> list[torch.Tensor]:
-    """Gathers several tensors, which travel together.  See `allgather`."""
-    return list(_apply(_Allgather, name, process_set, True, *tensors))
+    """Gathers several tensors, which travel together; the list of results.  See `allgather`.
+
+    Differentiable.  Blocks.
+    """
+    tensors = listed(tensors, Kind.ALLGATHER, name, process_set)
+    call = (name, process_set, None, (priority, backend))
+    return list(_apply(_Allgather, call, True, *tensors))
 
 
 class _Broadcast(torch.autograd.Function):
     @staticmethod
     def forward(
         context: Any,
+        call: _Call,
         tensor: torch.Tensor,
-        root_rank: int,
-        name: str | None,
-        process_set: ProcessSet,
-    ) -> torch.Tensor:
-        context.root_rank, context.process_set = root_rank, process_set
-        result: torch.Tensor = waited_for(
-            collectives.broadcast_async, tensor, root_rank, name, process_set
-        )
-        return result
+    ) -> Any:
+        context.call = call
+        return WAITED.new_broadcast.run(tensor, *call)
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor) -> Any:
+        _, process_set, _, (root_rank, *travel) = context.call
         op = Sum if _is_transposed() else Average
-        (reduced,) = _reduced([gradient], op, (1.0, 1.0), context.process_set)
-        if rabit.rank() != context.root_rank:
+        (reduced,) = _reduced([gradient], op, (1.0, 1.0), process_set, travel)
+        if rabit.rank() != root_rank:
             nothing = torch.ones((), dtype=torch.bool, device=reduced.device)
             reduced = reduced.masked_fill(nothing, 0)  # which stays in the graph, other than zeros
-        return reduced, None, None, None
+        return None, reduced
 
 
 def broadcast(
@@ -224,38 +247,46 @@ def broadcast(
     root_rank: int,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
+    *,
+    priority: int = 0,
+    backend: str = "",
 ) -> torch.Tensor:
     """Returns the tensor of `root_rank` (a global rank) on every rank, a new tensor.
 
     Shapes and dtypes must be equal on all ranks.  Differentiable.  Blocks.
     Raises Mismatch if shape, dtype or root differ between ranks, PeerLost if a rank died.
     """
+    call = (name, process_set, None, (root_rank, priority, backend))
     result: torch.Tensor
     if not _needs_gradient(tensor):
-        result = waited_for(collectives.broadcast_async, tensor, root_rank, name, process_set)
+        result = WAITED.new_broadcast.run(tensor, *call)
     else:
-        result = _apply(_Broadcast, tensor, root_rank, name, process_set)
+        result = _apply(_Broadcast, call, tensor)
     return result
 
 
 class _Alltoall(torch.autograd.Function):
     @staticmethod
     def forward(
-        context: Any, tensor: torch.Tensor, splits: Any, name: str | None, process_set: ProcessSet
+        context: Any,
+        call: _Call,
+        splits: Any,
+        tensor: torch.Tensor,
     ) -> Any:
-        rows, received = waited_for(collected.start_alltoall, tensor, splits, name, process_set)
-        context.received, context.process_set = received.tolist(), process_set
+        rows, received = WAITED.all_to_all.run(tensor, *call, (splits, True))
+        context.received, context.call = received.tolist(), call
         context.mark_non_differentiable(received)
         return rows, received
 
     @staticmethod
     def backward(context: Any, gradient: torch.Tensor, *_: Any) -> Any:
-        call = (gradient, context.received, None, context.process_set)
+        _, process_set, _, fields = context.call
+        call = (None, process_set, None, fields)
         if torch.is_grad_enabled():
-            rows, _received = _apply(_Alltoall, *call)
+            rows, _received = _apply(_Alltoall, call, context.received, gradient)
         else:
-            rows, _received = collected.alltoall_async(*call).wait()
-        return rows, None, None, None
+            rows, _received = WAITED.all_to_all.run(gradient, *call, (context.received, True))
+        return None, None, rows
 
 
 def alltoall(
@@ -263,6 +294,9 @@ def alltoall(
     splits: Any = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
+    *,
+    priority: int = 0,
+    backend: str = "",
 ) -> Any:
     """Sends rows of axis 0 to every rank and returns the rows received, in rank order.
 
@@ -270,9 +304,10 @@ def alltoall(
     Returns the rows; with splits the pair (rows, received_splits as int32).  Differentiable.  Blocks.
     Raises Mismatch if dtype or the other extents differ between ranks, PeerLost if a rank died.
     """
+    call = (name, process_set, None, (priority, backend))
     if not _needs_gradient(tensor):
-        return waited_for(collected.alltoall_async, tensor, splits, name, process_set)
-    rows, received = _apply(_Alltoall, tensor, splits, name, process_set)
+        return WAITED.all_to_all.run(tensor, *call, None if splits is None else (splits, True))
+    rows, received = _apply(_Alltoall, call, splits, tensor)
     return rows if splits is None else (rows, received)
 
 
@@ -280,35 +315,30 @@ class _Reducescatter(torch.autograd.Function):
     @staticmethod
     def forward(
         context: Any,
-        name: str | None,
-        op: ReduceOp,
-        process_set: ProcessSet,
-        prescale: float,
-        postscale: float,
+        call: _Call,
         is_grouped: bool,
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
-        context.op, context.process_set = op, process_set
-        context.factor = prescale * postscale
-        call = (tensors, name, op, process_set, prescale, postscale, is_grouped)
-        result = waited_for(collected.start_reducescatter, *call)
-        return tuple(result) if is_grouped else (result,)
+        context.call = call
+        if not is_grouped:
+            return (WAITED.reducescattered.run(tensors[0], *call),)
+        return tuple(WAITED.reducescattered.run_group(tensors, *call))
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> Any:
-        _refuse_gradient("reducescatter", context.op)
-        factor = context.factor
-        if context.op == ReduceOp.AVERAGE:
-            factor /= context.process_set.size()
+        _, process_set, _, (op, prescale, postscale, *travel) = context.call
+        _refuse_gradient("reducescatter", op)
+        factor, size = prescale * postscale, process_set.size()
+        if op == ReduceOp.AVERAGE:
+            factor /= size
         if not _is_transposed():  # Horovod takes the gradient of the mean for that of the sum
-            factor *= context.process_set.size()
+            factor *= size
+        call = (None, process_set, None, tuple(travel))
         if torch.is_grad_enabled():
-            gathered = _apply(_Allgather, None, context.process_set, True, *gradients)
+            gathered = _apply(_Allgather, call, True, *gradients)
         else:
-            gathered = collected.grouped_allgather_async(
-                gradients, None, context.process_set
-            ).wait()
-        return (None,) * 6 + tuple(tensor * factor for tensor in gathered)
+            gathered = WAITED.gathered.run_group(gradients, *call)
+        return (None, None, *(tensor * factor for tensor in gathered))
 
 
 def reducescatter(
@@ -319,6 +349,9 @@ def reducescatter(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    *,
+    priority: int = 0,
+    backend: str = "",
 ) -> torch.Tensor:
     """Reduces over all ranks and returns this rank's part of axis 0, a new tensor.
 
@@ -327,16 +360,18 @@ def reducescatter(
     Raises Mismatch if shape, dtype or op differ between ranks, PeerLost if a rank died.
     """
     factors = (prescale_factor, postscale_factor)
+    mine: torch.Tensor
     if compression is Compression.none and not _needs_gradient(tensor):
-        call = ([tensor], name, op, process_set, *factors, False)
-        mine: torch.Tensor = waited_for(collected.start_reducescatter, *call)
+        fields = (op, *factors, priority, backend)
+        mine = WAITED.reducescattered.run(tensor, name, process_set, None, fields)
         return mine
     what = f"reducescatter '{name}'"
     with awaited(Kind.REDUCESCATTER, name, process_set):
         compressor = by_hand(compression, what)
         resolved = scatter_op(op, what)
         wire, undo = compressor.compress(tensor)
-    (mine,) = _apply(_Reducescatter, name, resolved, process_set, *factors, False, wire)
+    call = (name, process_set, None, (resolved, *factors, priority, backend))
+    (mine,) = _apply(_Reducescatter, call, False, wire)
     return compressor.decompress(mine, undo)
 
 
@@ -348,15 +383,21 @@ def grouped_reducescatter(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    *,
+    priority: int = 0,
+    backend: str = "",
 ) -> list[torch.Tensor]:
-    """Reduces and scatters several tensors, which travel together.  See `reducescatter`."""
-    tensors = list(tensors)
+    """Reduces and scatters several tensors, which travel together; the list of results.  See `reducescatter`.
+
+    Differentiable for Sum and Average.  Blocks.
+    """
+    tensors = listed(tensors, Kind.REDUCESCATTER, name, process_set)
     what = f"grouped reducescatter '{name}'"
     with awaited(Kind.REDUCESCATTER, name, process_set, len(tensors)):
         compressor = by_hand(compression, what)
         resolved = scatter_op(op, what)
         pairs = [compressor.compress(tensor) for tensor in tensors]
-    wires = [wire for wire, _ in pairs]
-    factors = (prescale_factor, postscale_factor)
-    results = _apply(_Reducescatter, name, resolved, process_set, *factors, True, *wires)
+    fields = (resolved, prescale_factor, postscale_factor, priority, backend)
+    call = (name, process_set, None, fields)
+    results = _apply(_Reducescatter, call, True, *[wire for wire, _ in pairs])
     return [compressor.decompress(r, undo) for r, (_, undo) in zip(results, pairs, strict=True)]

@@ -40,57 +40,47 @@ class TorchHandle(ABC):
 class TensorHandle(rabit.Handle, TorchHandle):
     """One operation of the engine whose result is known before: a single object, for gradients come often."""
 
-    __slots__ = ("given",)
-
-    given: Any  # the result; set by who starts it
+    __slots__ = ()
 
     @property
     def engine_handles(self) -> list[Any]:
         return [self]
 
-    def wait(self, timeout: float | None = None) -> Any:
-        rabit.Handle.wait(self, timeout)
-        return self.given
-
-    result = wait
-
 
 class JoinedHandle(TorchHandle):
-    """What is over when all of its handles are; the result may be made then."""
+    """Whatever finishes when all of its handles have finished.  Its result is made once, by the first wait."""
 
     __slots__ = ("_finish", "_handles", "_result")
 
     def __init__(
         self,
         handles: Sequence[rabit.Handle | GroupHandle | Task],
-        finish: Callable[[], Any] | None,
-        result: Any = None,
+        finish: Callable[..., Any] | None = None,
     ) -> None:
-        """finish: gives the result when all `handles` have finished; does not block.  None: it is `result`."""
-        self._handles = handles  # none are left when they have been waited for
-        self._finish = finish  # None: it has been called as well
-        self._result = result
+        """finish: gives the result when all `handles` have finished; does not block.  None: it is what the only
+        one of them returns from `wait`."""
+        self._handles = handles  # empty when they have been waited for
+        self._finish = finish
+        self._result: Any = None
 
     @property
     def engine_handles(self) -> list[Any]:
         found: list[Any] = []
-        for each in self._handles:
-            if isinstance(each, GroupHandle):
-                found.extend(each.handles)
+        for handle in self._handles:
+            if isinstance(handle, GroupHandle):
+                found.extend(handle.handles)
             else:
-                found.append(each)
+                found.append(handle)
         return found
 
     def done(self) -> bool:
         return all(handle.done() for handle in self._handles)
 
     def wait(self, timeout: float | None = None) -> Any:
-        for handle in self._handles:
-            handle.wait(timeout)
-        if self._finish is not None:
-            self._result = self._finish()
-            self._finish = None
-        self._handles = ()
+        if self._handles:
+            results = [handle.wait(timeout) for handle in self._handles]
+            self._result = results[0] if self._finish is None else self._finish()
+            self._handles = ()
         return self._result
 
 
@@ -110,10 +100,3 @@ def synchronize(handle: TorchHandle) -> Any:
     except AttributeError:
         raise no_handle(handle, "synchronize") from None
     return wait()
-
-
-def waited_for(start: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """The result of what `start` begins; the engine knows from the start that somebody waits."""
-    with rabit.default_engine().waiting():
-        handle = start(*arguments, **named)
-    return handle.wait()

@@ -14,7 +14,7 @@ import torch
 import rabit
 from rabit import InvalidArgument, Kind, ProcessSet, ReduceOp, Request, global_process_set
 from rabit_torch.ops.arguments import auto_name, awaited, group_of
-from rabit_torch.ops.collected import allgather_async
+from rabit_torch.ops.collectives import allgather_async
 from rabit_torch.ops.handles import JoinedHandle, TorchHandle
 from rabit_torch.results import tensor_from
 from rabit_torch.tensors import row_major, view
@@ -54,15 +54,15 @@ def allreduce_sparse(
             )
         coalesced = tensor.coalesce()
         header = header_of(coalesced, op, coalesced.sparse_dim())
-        headed_rows, rows = headed(coalesced.indices(), header), coalesced.values()
+        # In the memory of the host, so that headers are read without a device.
+        headed_rows, rows = headed(coalesced.indices(), header).cpu(), coalesced.values()
     places = allgather_async(headed_rows, parts[0], process_set)
     values = allgather_async(rows, parts[1], process_set)
-    (indices,) = places.engine_handles
     members = Members(process_set.ranks or range(process_set.size()), rabit.rank())
     shape = tensor.shape
 
     def finish() -> torch.Tensor:
-        return _added_up(name, indices, values.wait(), shape, header, members)
+        return _added_up(name, places.wait(), values.wait(), shape, header, members)
 
     both = rabit.GroupHandle([*places.engine_handles, *values.engine_handles])
     return JoinedHandle((both,), finish)
@@ -91,9 +91,7 @@ def headed(indices: torch.Tensor, header: list[int]) -> torch.Tensor:
     return torch.cat([indices.new_tensor([indices.shape[1], *header]), indices.t().reshape(-1)])
 
 
-def indices_of_all(
-    name: str, said: torch.Tensor, own: list[int], members: Members
-) -> torch.Tensor:
+def indices_of_all(name: str, said: torch.Tensor, own: list[int], members: Members) -> torch.Tensor:
     """The indices out of what `headed` gave on all ranks.  Raises Mismatch on every rank if headers differ."""
     found, headers, at = [], [], 0
     while at < len(said):  # Ranks that have joined say nothing.
@@ -131,15 +129,13 @@ def wide(rows: torch.Tensor) -> torch.Tensor:
 
 def _added_up(
     name: str,
-    indices: rabit.Handle,
+    said: torch.Tensor,
     rows: torch.Tensor,
     shape: torch.Size,
     header: list[int],
     members: Members,
 ) -> torch.Tensor:
     """The rows of all ranks, added up and divided; integers truncate toward zero, as dense ones."""
-    # In the memory of the host, so that headers are read without a device.
-    said = torch.from_numpy(indices.result())
     places = indices_of_all(name, said, header, members).to(rows.device)
     is_mean = header[0] == ReduceOp.AVERAGE and len(members.ranks) > 1
     summed = wide(rows) if is_mean else rows
@@ -174,8 +170,9 @@ def allreduce_sparse_on(
 
     def result() -> torch.Tensor:
         rows = tensor_from(handles[1], values)
+        said = torch.from_numpy(handles[0].result())
         members = Members(range(engine.size), engine.rank)
-        return _added_up(handles[0].name, handles[0], rows, tensor.shape, header, members)
+        return _added_up(handles[0].name, said, rows, tensor.shape, header, members)
 
     return handles, result
 

@@ -12,7 +12,7 @@ from rabit import InvalidArgument, ProcessSet, default_engine
 from rabit.framework import Meeting
 from rabit_torch.compression import by_hand
 from rabit_torch.ops.adasum import Adasum
-from rabit_torch.ops.collectives import start_group
+from rabit_torch.ops.collectives import grouped_allreduce_async
 from rabit_torch.optimizer.mode import Overlap
 from rabit_torch.tensors import check
 
@@ -90,7 +90,10 @@ class AdasumReducer:
             wire, context = self._compression.compress(parameter.detach() - start)
             wires.append(wire)
             contexts.append(context)
-        sums = start_group(False, wires, self._prefix, Adasum, (1.0, 1.0), self._process_set).wait()
+        started = grouped_allreduce_async(
+            wires, None, self._prefix, Adasum, process_set=self._process_set
+        )
+        sums = started.wait()
         for parameter, start, total, context in zip(
             parameters, before, sums, contexts, strict=True
         ):

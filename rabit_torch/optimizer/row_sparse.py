@@ -11,7 +11,7 @@ import torch
 import rabit
 from rabit import CompressionCodec, InvalidArgument, ReduceOp
 from rabit.framework import Task, driver_of, finished, printable
-from rabit_torch.ops.collected import allgather_async
+from rabit_torch.ops.collectives import allgather_async
 from rabit_torch.ops.handles import TorchHandle
 from rabit_torch.ops.sparse import Members, headed, header_of, indices_of_all, wide
 from rabit_torch.optimizer.requests import Reduction

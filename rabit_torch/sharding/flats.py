@@ -13,8 +13,7 @@ from rabit import Average, Kind, ProcessSet, Request, TimedOut
 from rabit.framework import engine_for_work
 from rabit.sharding import Flat, FlatLayout, Interval
 from rabit_torch.ops.arguments import group_of
-from rabit_torch.ops.collected import reducescatter_async
-from rabit_torch.ops.collectives import broadcast_async_
+from rabit_torch.ops.collectives import broadcast_async_, reducescatter_async
 from rabit_torch.sharding.expected import arrived, expect
 from rabit_torch.sharding.slots import SlotPool
 from rabit_torch.tensors import view

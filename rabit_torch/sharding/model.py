@@ -18,12 +18,12 @@ import torch
 import rabit
 from rabit import InvalidArgument, Mismatch, ProcessSet, global_process_set
 from rabit.checkpoint import Part
-from rabit.sharding import Entry, FlatLayout, RankBytes, rank_bytes, wire_bytes
+from rabit.sharding import Entry, FlatLayout, RankBytes, joined, rank_bytes, wire_bytes
+from rabit_torch.ops.operations import WAITED
 from rabit_torch.sharding.divided import DividedValues, without_values
 from rabit_torch.sharding.flats import PartStorage
 from rabit_torch.sharding.gathers import Gathers, Unit
 from rabit_torch.sharding.guarded import Divided, DividedParameter, divide
-from rabit_torch.sharding.parts import joined
 from rabit_torch.sharding.units import UnitPlan, Units, planned_units
 
 __all__ = ["Description", "DividedModel", "describe", "divided_model", "gathered", "shard", "whole"]
@@ -72,7 +72,9 @@ def _check(model: torch.nn.Module) -> None:
         raise InvalidArgument(f"shard: model is {kind}; expected a torch.nn.Module")
     for name, parameter in model.named_parameters():
         if isinstance(parameter, DividedParameter):
-            raise InvalidArgument(f"shard: {name!r} of {kind} is divided already; shard a model once")
+            raise InvalidArgument(
+                f"shard: {name!r} of {kind} is divided already; shard a model once"
+            )
         if not parameter.is_cpu:
             raise InvalidArgument(
                 f"shard: {name!r} of {kind} is on {parameter.device}; parameters are divided on the CPU. Move the "
@@ -152,7 +154,9 @@ class DividedModel:
 
     def units_of(self, module: torch.nn.Module) -> list[Unit]:
         """The units that parameters of `module` belong to."""
-        found = {id(self.divided[each].unit) for each in module.parameters() if each in self.divided}
+        found = {
+            id(self.divided[each].unit) for each in module.parameters() if each in self.divided
+        }
         return [unit for unit in self.gathers.units if id(unit) in found]
 
 
@@ -241,9 +245,7 @@ def _parts_into(module: torch.nn.Module, state: dict[str, Any], prefix: str, _: 
             state[key] = Part(divided.storage.elements(divided.place), *divided.where())
 
 
-def _parts_from(
-    module: torch.nn.Module, state: dict[str, Any], prefix: str, *_: Any
-) -> None:
+def _parts_from(module: torch.nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
     """Takes parts from a state_dict that is loaded. Blocks until every rank loads it."""
     for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
         key = f"{prefix}{name}"
@@ -251,7 +253,8 @@ def _parts_from(
         if isinstance(value, Part) and isinstance(parameter, DividedParameter):
             divided = parameter.rabit_divided
             label = f"{divided.storage.prefix}.join.{divided.name}"
-            elements = joined(label, divided.name, value, divided.storage.process_set)
+            where = divided.storage.process_set
+            elements = joined(WAITED, label, divided.name, value, where)
             divided.write(elements.as_strided(parameter.shape, parameter.stride()))
             state[key] = without_values(parameter, divided.name)
 
@@ -280,7 +283,9 @@ def gathered(model: torch.nn.Module, *, write: bool = False) -> Iterator[torch.n
     Blocks until every rank enters it. write: the parameters may be changed in place, under torch.no_grad() and on
     all ranks alike; each rank keeps its part of the changed values. The memory is that of the whole module.
     """
-    divided = [each.rabit_divided for each in model.parameters() if isinstance(each, DividedParameter)]
+    divided = [
+        each.rabit_divided for each in model.parameters() if isinstance(each, DividedParameter)
+    ]
     if not divided:
         yield model
         return
@@ -348,7 +353,12 @@ def describe(model: torch.nn.Module, *, state_bytes: int = 8) -> Description:
         )
     parts = divided.process_set.size()
     entries = [
-        Entry(name, tuple(each.shape), str(each.dtype).removeprefix("torch."), is_trained=each.requires_grad)
+        Entry(
+            name,
+            tuple(each.shape),
+            str(each.dtype).removeprefix("torch."),
+            is_trained=each.requires_grad,
+        )
         for name, each in model.named_parameters()
         if each not in divided.divided
     ]

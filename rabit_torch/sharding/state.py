@@ -10,8 +10,9 @@ import torch
 import rabit
 from rabit import InvalidArgument, ProcessSet
 from rabit.checkpoint import Part
+from rabit.sharding import joined
+from rabit_torch.ops.operations import WAITED
 from rabit_torch.sharding.flats import flattened
-from rabit_torch.sharding.parts import joined
 from rabit_torch.sharding.states import Place, States
 
 __all__ = ["DividedState"]
@@ -89,5 +90,7 @@ class DividedState:
     def _joined(self, place: Place, key: str, part: Part) -> torch.Tensor:
         """A state tensor that lies on the ranks in parts, in the shape of its parameter."""
         label = f"{self._prefix}.join.{place.name}.{key}"
-        elements = joined(label, f"{key!r} of {place.name!r}", part, self._set)
+        elements: torch.Tensor = joined(
+            WAITED, label, f"{key!r} of {place.name!r}", part, self._set
+        )
         return elements.as_strided(place.parameter.shape, place.strides)

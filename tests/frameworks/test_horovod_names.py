@@ -47,6 +47,35 @@ def test_function_has_the_arguments_and_defaults(name):
     assert_takes(getattr(rabit_torch, name), horovod_names.FUNCTIONS[name])
 
 
+def test_every_operation_takes_a_backend_and_a_priority():
+    operations = {
+        name: inspect.signature(getattr(rabit_torch, name)).parameters
+        for name in rabit_torch.__all__
+        if name.startswith(
+            (
+                "allgather",
+                "allreduce",
+                "alltoall",
+                "broadcast",
+                "gather",
+                "grouped",
+                "recv",
+                "reduce",
+                "scatter",
+                "send",
+            )
+        )
+        and "object" not in name
+        and "parameters" not in name
+        and "state" not in name
+    }
+
+    assert len(operations) > 30
+    assert [name for name, found in operations.items() if "backend" not in found] == []
+    messages = {"send", "send_async", "recv", "recv_async"}
+    assert {name for name, found in operations.items() if "priority" not in found} == messages
+
+
 @pytest.mark.parametrize("name", horovod_names.CONSTANTS)
 def test_constant_has_the_number(name):
     assert getattr(rabit_torch, name) == horovod_names.CONSTANTS[name]
@@ -100,7 +129,15 @@ def test_elastic_has_the_names_of_horovod():
     assert_takes(elastic.TorchState, "model=None, optimizer=None")
     assert_takes(elastic.ElasticSampler, "dataset, shuffle=True, seed=0")
     assert_takes(elastic.run, "func")
-    for name in ("commit", "restore", "sync", "save", "reset", "on_reset", "register_reset_callbacks"):
+    for name in (
+        "commit",
+        "restore",
+        "sync",
+        "save",
+        "reset",
+        "on_reset",
+        "register_reset_callbacks",
+    ):
         assert callable(getattr(elastic.TorchState, name))
     for name in ("set_epoch", "record_batch", "state_dict", "load_state_dict", "reset"):
         assert callable(getattr(elastic.ElasticSampler, name))
@@ -124,7 +161,15 @@ def test_elastic_states_take_the_names_of_values_in_scripts_for_horovod():
     ("module", "names"),
     [
         ("mpi_ops", [*horovod_names.FUNCTIONS, *horovod_names.CONSTANTS]),
-        ("functions", ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]),
+        (
+            "functions",
+            [
+                "allgather_object",
+                "broadcast_object",
+                "broadcast_optimizer_state",
+                "broadcast_parameters",
+            ],
+        ),
         ("compression", ["Compression"]),
         ("optimizer", ["DistributedOptimizer"]),
         ("sync_batch_norm", ["SyncBatchNorm"]),
@@ -134,7 +179,12 @@ def test_elastic_states_take_the_names_of_values_in_scripts_for_horovod():
 )
 def test_the_modules_of_horovod_have_their_names(module, names):
     found = importlib.import_module(f"rabit_torch.{module}")
-    elsewhere = {"broadcast_parameters", "broadcast_optimizer_state", "broadcast_object", "allgather_object"}
+    elsewhere = {
+        "broadcast_parameters",
+        "broadcast_optimizer_state",
+        "broadcast_object",
+        "allgather_object",
+    }
     elsewhere |= {"DistributedOptimizer", "SyncBatchNorm"}
 
     for name in names:

@@ -63,7 +63,7 @@ def test_ranks_of_rabitrun_start_and_end_without_numpy():
 def test_numpy_loads_with_the_first_operation():
     found = loaded("import rabit; rabit.init()", "rabit.allreduce")
 
-    assert {"numpy", "rabit.ops.allreduces"} <= found
+    assert {"numpy", "rabit.ops.collectives"} <= found
 
 
 def test_the_names_of_rabit_load_little():

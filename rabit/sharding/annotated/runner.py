@@ -16,10 +16,8 @@ from rabit.engine.process_set import (
     remove_process_set,
 )
 from rabit.errors import InvalidArgument, Mismatch
-from rabit.ops.allreduces import allreduce
-from rabit.ops.exchanges import alltoall
+from rabit.ops.collectives import allgather, allreduce, alltoall, reducescatter
 from rabit.ops.objects import allgather_object
-from rabit.ops.reductions import allgather, reducescatter
 from rabit.sharding.annotated.completion import Compute, Move, Plan
 from rabit.sharding.annotated.mesh import Spec
 from rabit.sharding.annotated.program import Local

@@ -232,26 +232,6 @@ def test_many_threads_submit(engine):
     assert not errors
 
 
-def test_a_thread_that_waits_has_its_result_when_submit_returns(engine):
-    with engine.waiting():
-        (first,) = engine.submit([request("a", np.ones(1))])
-        assert first.done()
-        pair = engine.submit([request("b", np.ones(1)), request("c", np.ones(1))])
-    for handle in (first, *pair):
-        handle.wait(10)
-
-
-def test_waiting_ends_with_its_block_whatever_happens(engine):
-    from rabit.engine.batch import _here
-
-    with pytest.raises(InvalidArgument, match="NUL"), engine.waiting():
-        engine.submit([request("a\0", np.ones(1))])
-    assert not _here.waits
-    with pytest.raises(InvalidArgument):
-        rabit.reduce(np.ones(1), 5, engine=engine)
-    assert not _here.waits
-
-
 def test_an_exception_inside_the_block_of_an_engine_is_what_the_other_ranks_hear():
     def on_rank(engine):
         if engine.rank == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -69,7 +70,7 @@ def test_average_is_the_old_form_of_op(job):
     assert rabit.allreduce(3.0, average=False) == 3.0
     with pytest.raises(InvalidArgument, match="both average=True and op"):
         rabit.allreduce(1.0, average=True, op=rabit.Sum)
-    with pytest.raises(InvalidArgument, match=r"op is 2, which is no reduction. Known: average"):
+    with pytest.raises(InvalidArgument, match=r"op is 2, which is not a reduction. Known: average"):
         rabit.allreduce(1.0, op=2)
 
 
@@ -166,6 +167,43 @@ def test_grouped_operations_need_a_list(job):
             rabit.grouped_allreduce(tensors)
 
 
+def test_a_list_without_tensors_is_refused_on_the_other_ranks_too():
+    def on_rank(engine):
+        tensors = [np.ones(2)] if engine.rank else []
+        with pytest.raises(
+            InvalidArgument, match="a list of one or more tensors, not an empty list"
+        ):
+            rabit.grouped_allreduce(tensors, name="g")
+        assert len(rabit.grouped_allreduce([np.ones(2)], name="g")) == 1
+
+    run_ranks(2, on_rank)
+
+
+def test_a_group_may_be_any_iterable_of_tensors(job):
+    named = {"a": np.ones(2), "b": np.zeros(3)}
+
+    assert [len(each) for each in rabit.grouped_allreduce(named.values())] == [2, 3]
+    assert [len(each) for each in rabit.grouped_allgather(iter([np.ones(4)]))] == [4]
+
+
+def test_an_asynchronous_form_has_the_arguments_of_the_blocking_one():
+    for name in (
+        "allgather",
+        "broadcast",
+        "broadcast_",
+        "alltoall",
+        "gather",
+        "scatter",
+        "send",
+        "recv",
+        "barrier",
+    ):
+        asynchronous = f"{name.rstrip('_')}_async{'_' * name.endswith('_')}"
+        blocking, started = getattr(rabit, name), getattr(rabit, asynchronous)
+        assert started.__name__ == asynchronous
+        assert inspect.signature(started) == inspect.signature(blocking)
+
+
 def test_reducescatter_takes_no_compression(job):
     with pytest.raises(InvalidArgument, match="takes no compression"):
         rabit.reducescatter(np.ones(3), compression=rabit.Compression.fp16)
@@ -199,7 +237,7 @@ def test_calls_for_ever_other_tensors_are_seldom_kept(job):
 
     def kept(rows):
         rabit.allgather(np.ones(rows), name="rows")
-        return repeats.kept["allgather", "rows", 0]
+        return next(call for key, call in repeats.kept.items() if key[1] == "rows")
 
     made = [kept(rows) for rows in range(1, 34)]
     assert len({id(each) for each in made}) == 7  # the first, and misses 1, 2, 4, 8, 16 and 32
