@@ -5,6 +5,7 @@ Between <!-- table of NAME --> and <!-- end --> a page has the table NAME; tests
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -48,6 +49,42 @@ def of_codecs() -> str:
     return table(("", "bits per element", "of", "wants"), rows)
 
 
+OPERATION = re.compile(
+    r"(grouped_|ordered_|sparse_)?"
+    r"(allreduce|reduce|reducescatter|broadcast|allgather|gather|scatter|alltoall|send|recv|barrier|join|push_pull)"
+    r"(_object|_parameters|_optimizer_state)?(?P<form>(_async)?_?)"
+)
+FRONT_ENDS = {"rabit": "api.py", "rabit_torch": "__init__.py", "rabit_mxnet": "__init__.py"}
+
+
+def of_front_ends() -> str:
+    """The calls that each front end has, of docs/reference/api/rabit_mxnet.md."""
+    forms: dict[str, dict[str, list[str]]] = {}
+    for package, file in FRONT_ENDS.items():
+        for name in public_names(DOCS.parent / package / file):
+            match = OPERATION.fullmatch(name)
+            if match:
+                call = name.removesuffix(match["form"])
+                forms.setdefault(call, {}).setdefault(package, []).append(match["form"])
+    rows = []
+    for call, found in sorted(forms.items()):
+        cells = []
+        for package in FRONT_ENDS:
+            shown = [f"`{form}`" if form else "yes" for form in sorted(found.get(package, []))]
+            cells.append(", ".join(shown) or "-")
+        rows.append((f"`{call}`", *cells))
+    return table(("", *FRONT_ENDS), rows)
+
+
+def public_names(path: Path) -> list[str]:
+    """`__all__` of a file, which is not imported: frameworks may be missing."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            names: list[str] = ast.literal_eval(node.value)
+            return names
+    raise ValueError(f"{path} has no __all__")
+
+
 def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     heads = list(heads)
     lines = [heads, ["---"] * len(heads), *rows]
@@ -56,6 +93,7 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "codecs": of_codecs,
+    "front_ends": of_front_ends,
     **{family: lambda family=family: of_family(family) for family in catalog.FAMILIES},
 }
 

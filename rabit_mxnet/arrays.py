@@ -58,13 +58,13 @@ def dtype_of(tensor: Any, what: str) -> DType:
 def read_view(tensor: Any, what: str) -> TensorView:
     """A view for reading.  Waits until MXNet has computed the array."""
     tensor.wait_to_read()
-    return _view(tensor, what)
+    return view(tensor, what)
 
 
 def write_view(tensor: Any, what: str) -> TensorView:
     """A view for writing.  Waits until MXNet neither writes nor reads the array."""
     wait_to_write(tensor)
-    return _view(tensor, what)
+    return view(tensor, what)
 
 
 def symbolic_view(tensor: Any, what: str) -> TensorView:
@@ -72,7 +72,8 @@ def symbolic_view(tensor: Any, what: str) -> TensorView:
     return TensorView(0, tuple(tensor.shape), dtype_of(tensor, what))
 
 
-def _view(tensor: Any, what: str) -> TensorView:
+def view(tensor: Any, what: str) -> TensorView:
+    """A view of memory that MXNet does not use at the moment."""
     return TensorView(
         address(tensor), tuple(tensor.shape), dtype_of(tensor, what), keepalive=tensor
     )
@@ -98,3 +99,9 @@ def array_like(values: np.ndarray[Any, Any], tensor: Any) -> Any:
     is_numpy_family = isinstance(tensor, mx.np.ndarray)
     make = mx.np.array if is_numpy_family else mx.nd.array
     return make(values, dtype=tensor.dtype, ctx=tensor.context)
+
+
+def empty_like(tensor: Any, shape: tuple[int, ...]) -> Any:
+    """A new array of this shape, of the family and type of `tensor`."""
+    make = mx.np.empty if isinstance(tensor, mx.np.ndarray) else mx.nd.empty
+    return make(shape, dtype=tensor.dtype, ctx=tensor.context)

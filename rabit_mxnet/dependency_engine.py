@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import rabit
@@ -99,7 +100,7 @@ def push(operations: Sequence[Operation], priority: int) -> None:
         len(writes),
         _NORMAL,
         priority,
-        _NAMES[operations[0].kind],
+        _NAMES[operations[0].request.kind],
         False,
     )
     check(status, operations[0].what)
@@ -110,9 +111,7 @@ def _request(operation: Operation, priority: int, copies: dict[int, Any]) -> Req
     target.data = _handle_copy(operation.target, copies)
     source = symbolic_view(operation.source, operation.what)
     source.data = _handle_copy(operation.source, copies)
-    return Request(
-        operation.kind, operation.name, source, target, priority=priority, **operation.fields
-    )
+    return replace(operation.request, input=source, output=target, priority=priority)
 
 
 def _handle_copy(tensor: Any, copies: dict[int, Any]) -> int:

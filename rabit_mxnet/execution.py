@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import rabit
-from rabit import Handle, Request
 from rabit_mxnet import dependency_engine
 from rabit_mxnet.arrays import read_view, write_view
 from rabit_mxnet.operation import Operation
@@ -25,15 +25,9 @@ def run(operations: Sequence[Operation], priority: int) -> None:
 def run_and_wait(operations: Sequence[Operation], priority: int) -> None:
     """Waits for the arrays, runs the operations, and waits for the results."""
     requests = []
-    for each in operations:
-        target = write_view(each.target, each.what)
-        source = target if each.source is each.target else read_view(each.source, each.what)
-        requests.append(
-            Request(each.kind, each.name, source, target, priority=priority, **each.fields)
-        )
-    wait_all(rabit.default_engine().submit(requests))
-
-
-def wait_all(handles: Sequence[Handle]) -> None:
-    """Waits for every handle, then raises the first error, if any."""
-    rabit.GroupHandle(handles).wait()
+    for operation in operations:
+        target = write_view(operation.target, operation.what)
+        in_place = operation.source is operation.target
+        source = target if in_place else read_view(operation.source, operation.what)
+        requests.append(replace(operation.request, input=source, output=target, priority=priority))
+    rabit.GroupHandle(rabit.default_engine().submit(requests)).wait()

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import rabit
-from rabit import Kind
+from rabit import Request
 
 
 @dataclass(slots=True)
 class Operation:
     """One collective whose result has a shape that is known before it runs.
 
+    request: without the memory of the arrays, which is known when MXNet has computed them.
     source, target: arrays; the same one when it works in place.
-    fields: more fields of rabit.Request.
     """
 
-    kind: Kind
-    name: str
+    request: Request
     source: Any
     target: Any
-    fields: dict[str, Any] = field(default_factory=dict)
 
     @property
     def what(self) -> str:
         """How messages name the operation."""
-        return f"{self.kind} '{self.name}' on rank {rabit.rank()}"
+        return f"{self.request.kind} '{self.request.name}' on rank {rabit.rank()}"

@@ -186,6 +186,62 @@ def test_an_error_of_the_engine_is_raised_where_the_result_is_read(on_ranks):
         assert texts[1] == [2.0] * 3
 
 
+def test_operations_in_which_one_rank_differs_give_the_right_values(on_ranks):
+    for values in on_ranks(
+        2,
+        """
+        mine = mx.nd.full((2, 2), rank + 1)
+        out = [rabit.reduce(mine, 1, op=rabit.Sum, name="r"), rabit.gather(mine, 0, backend="builtin")]
+        out.append(rabit.scatter(mx.nd.full((3, 1), rank + 5), 0, splits=mx.nd.array([1, 2], dtype="int32")))
+        block = mx.nd.full((1, 2, 1, 1), rank + 3)  # which oneDNN may hold in another layout
+        out.append(block if rank == 0 else rabit.recv(block, 0))
+        if rank == 0:
+            rabit.send(block, 1)
+        report([None if array is None else array.reshape(-1).asnumpy().tolist() for array in out])
+        """,
+    ):
+        first, second, *more = values
+        assert (first, second) in [(None, [1.0] * 4 + [2.0] * 4), ([3.0] * 4, None)]
+        assert more == [[5.0] if first is None else [5.0] * 2, [3.0] * 2]
+
+
+def test_a_call_that_is_refused_raises_on_the_ranks_that_wait_for_it(on_ranks):
+    for texts in on_ranks(
+        2,
+        """
+        ones, said = mx.nd.ones((2, 2)), []
+        wrong = [
+            lambda: rabit.allreduce("text", name="a"),
+            lambda: rabit.grouped_allreduce([], name="b"),
+            lambda: rabit.broadcast(ones, 7, name="c"),
+            lambda: rabit.allgather("text", name="d"),
+            lambda: rabit.alltoall(ones, splits=[0.5, 1.5], name="e"),
+        ]
+        right = [
+            lambda: rabit.allreduce(ones, name="a"),
+            lambda: rabit.grouped_allreduce([ones], name="b")[0],
+            lambda: rabit.broadcast(ones, 0, name="c"),
+            lambda: rabit.allgather(ones, name="d"),
+            lambda: rabit.alltoall(ones, splits=[1, 1], name="e")[0],
+        ]
+        for call in wrong if rank == 0 else right:
+            try:
+                call().wait_to_read()
+            except rabit.InvalidArgument as error:
+                said.append(str(error))
+        report(said)
+        """,
+    ):
+        reasons = (
+            "str, not an MXNet NDArray",
+            "an empty list",
+            "root_rank is 7",
+            "str, not an",
+            "in integers",
+        )
+        assert [reason in text for reason, text in zip(reasons, texts, strict=True)] == [True] * 5
+
+
 def test_calls_return_before_other_ranks_have_called(on_ranks):
     """Rank 0 submits everything before rank 1 starts; only reading waits."""
     for value in on_ranks(
