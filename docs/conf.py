@@ -6,11 +6,19 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parent))  # docstrings.py, tables.py
 
+from rabit.version import __version__  # noqa: E402
+
 project = "rabit"
+version = release = __version__
+copyright = "the authors of rabit"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings"]
 html_theme = "furo"
+html_title = f"rabit {version}"
+html_extra_path = ["llms.txt"]
+html_show_sphinx = False
 exclude_patterns = ["_build", "changes"]
-myst_enable_extensions = ["deflist"]
+myst_enable_extensions = ["deflist", "substitution"]
+myst_substitutions = {"version": version}
 myst_heading_anchors = 4
 
 default_role = "py:obj"
