@@ -275,7 +275,7 @@ report([slowest, value[::1000].unique().tolist()])
 
 @pytest.mark.parametrize("backend", ["builtin", "nccl"])
 def test_a_graph_is_captured_beside_operations(on_ranks, backend):
-    """torch forbids every thread of the process what might wait for the device; see record 102."""
+    """torch forbids every thread of the process what might wait for the device."""
     results = on_ranks(
         1 if backend == "nccl" else 2,
         (NCCL if backend == "nccl" else "")

@@ -14,7 +14,7 @@ from rabit import InvalidArgument
 from rabit.strategies import Gossip, available
 from rabit.testing import run_ranks
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "elastic.md"
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "elastic_support.md"
 REFUSED = {
     "hierarchical": "strategy Hierarchical in an elastic job (--min-np 1): its islands have the same number",
     "lowprecision": "strategy LowPrecisionRing in an elastic job (--min-np 1): each rank knows the parameters of its",
