@@ -6,7 +6,7 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parent))  # docstrings.py, tables.py
 
-from rabit.version import __version__  # noqa: E402
+from rabit.version import __version__
 
 project = "rabit"
 version = release = __version__
@@ -15,6 +15,9 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "docstrings"]
 html_theme = "furo"
 html_title = f"rabit {version}"
 html_extra_path = ["llms.txt"]
+html_static_path = ["static"]
+html_css_files = ["pages.css"]
+html_search_scorer = "static/scorer.js"
 html_show_sphinx = False
 exclude_patterns = ["_build", "changes"]
 myst_enable_extensions = ["deflist", "substitution"]
@@ -23,6 +26,7 @@ myst_heading_anchors = 4
 
 default_role = "py:obj"
 add_module_names = False
+python_maximum_signature_line_length = 100
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 

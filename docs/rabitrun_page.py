@@ -57,7 +57,9 @@ def rabitrun_markdown() -> str:
             if action.option_strings and action.help not in (None, argparse.SUPPRESS)
         ]
         if rows and group.title:
-            parts.append(f"\n## {group.title[0].upper()}{group.title[1:]}\n\n| flag | |\n|---|---|\n")
+            parts.append(
+                f"\n## {group.title[0].upper()}{group.title[1:]}\n\n| flag | |\n|---|---|\n"
+            )
             parts.extend(rows)
     return "".join(parts)
 

@@ -18,8 +18,17 @@ class Canvas:
         self.parts: list[str] = []
 
     def text(
-        self, x: float, y: float, words: str, *, size: int = 14, colour: str = INK,
-        anchor: str = "middle", bold: bool = False, italic: bool = False, code: bool = False,
+        self,
+        x: float,
+        y: float,
+        words: str,
+        *,
+        size: int = 14,
+        colour: str = INK,
+        anchor: str = "middle",
+        bold: bool = False,
+        italic: bool = False,
+        code: bool = False,
     ) -> None:
         """Writes lines, the first with its baseline at y."""
         style = (" font-weight='600'" if bold else "") + (" font-style='italic'" if italic else "")
@@ -32,8 +41,17 @@ class Canvas:
             )
 
     def box(
-        self, x: float, y: float, width: float, height: float, words: str = "", *,
-        colour: str = BLUE, size: int = 14, bold: bool = False, code: bool = False,
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        words: str = "",
+        *,
+        colour: str = BLUE,
+        size: int = 14,
+        bold: bool = False,
+        code: bool = False,
     ) -> None:
         """A rounded box with centred lines."""
         self.parts.append(
@@ -51,8 +69,16 @@ class Canvas:
         )
 
     def line(
-        self, x1: float, y1: float, x2: float, y2: float, *, colour: str = SOFT,
-        dashed: bool = False, width: float = 1.5, arrow: bool = False,
+        self,
+        x1: float,
+        y1: float,
+        x2: float,
+        y2: float,
+        *,
+        colour: str = SOFT,
+        dashed: bool = False,
+        width: float = 1.5,
+        arrow: bool = False,
     ) -> None:
         """A straight line; with `arrow` it has a head at its end."""
         dash = " stroke-dasharray='5 4'" if dashed else ""

@@ -1,6 +1,7 @@
 """Pages, docstrings of public names and texts of errors avoid phrases that stopped readers.
 
-prose_remaining.txt lists what is left, by file; its numbers may only shrink: `python tests/repo/test_prose.py` lowers them.
+prose_remaining.txt lists the remaining places by file; its numbers may only shrink, and
+`python tests/repo/test_prose.py` lowers them.
 """
 
 from __future__ import annotations

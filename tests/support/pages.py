@@ -34,3 +34,27 @@ def run_program_of(page: str, folder: Path, python: Sequence[str] = (sys.executa
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def run_command(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a documented command line with this interpreter's rabitrun and python."""
+    first, _, rest = command.split("#")[0].strip().partition(" ")
+    module = {"rabitrun": ["-m", "rabit.launch"], "python": []}[first]
+    words = [sys.executable if word == "python" else word for word in rest.split()]
+    return subprocess.run(
+        [sys.executable, *module, *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def run_commands_of(page: str, folder: Path) -> dict[str, subprocess.CompletedProcess[str]]:
+    """Writes the programs of a page under the names in their first lines, and runs its commands."""
+    for code in PROGRAM.findall(page):
+        (folder / code.splitlines()[0].removeprefix("# ")).write_text(code)
+    commands = "".join(COMMANDS.findall(page)).strip().splitlines()
+    return {command: run_command(command, folder) for command in commands}
