@@ -1,6 +1,6 @@
 """Pages, docstrings of public names and texts of errors avoid phrases that stopped readers.
 
-prose_remaining.txt lists the remaining places by file; its numbers may only shrink, and
+prose_remaining.txt says how many of each are left in pages and in code; its numbers may only shrink, and
 `python tests/repo/test_prose.py` lowers them.
 """
 
@@ -78,20 +78,20 @@ def traits_of(text: str) -> Counter[str]:
     return found
 
 
-def found() -> dict[str, int]:
-    """`file trait` -> how often."""
-    counts: dict[str, int] = {}
-    sources = [(path, prose_of_page(path)) for path in listed("*.md")]
-    modules = listed("rabit/*.py", "rabit_torch/*.py", "rabit_mxnet/*.py")
-    sources += [(path, "\n\n".join(texts_of_module(path))) for path in modules]
-    for path, text in sources:
+def found() -> dict[str, Counter[str]]:
+    """`pages beside` -> how often in which file."""
+    places: dict[str, Counter[str]] = {}
+    sources = [("pages", path, prose_of_page(path)) for path in listed("*.md")]
+    for path in listed("rabit/*.py", "rabit_torch/*.py", "rabit_mxnet/*.py"):
+        sources.append(("code", path, "\n\n".join(texts_of_module(path))))
+    for kind, path, text in sources:
         name = path.relative_to(ROOT).as_posix()
         if name.startswith(NUMBERS):
             continue
         for trait, count in traits_of(text).items():
             if count:
-                counts[f"{name} {trait}"] = count
-    return counts
+                places.setdefault(f"{kind} {trait}", Counter())[name] = count
+    return places
 
 
 def allowed() -> dict[str, int]:
@@ -102,9 +102,9 @@ def allowed() -> dict[str, int]:
 def test_no_new_phrase_stops_a_reader():
     limits = allowed()
     more = [
-        f"{place}: {count}, {limits.get(place, 0)} allowed"
-        for place, count in found().items()
-        if count > limits.get(place, 0)
+        f"{trait}: {places.total()}, {limits.get(trait, 0)} allowed: {', '.join(places)}"
+        for trait, places in found().items()
+        if places.total() > limits.get(trait, 0)
     ]
 
     assert not more, "rewrite these; TRAITS says what to write instead:\n" + "\n".join(more)
@@ -119,7 +119,8 @@ def test_the_traits_are_recognised():
 
 
 if __name__ == "__main__":
-    before = allowed() if REMAINING.exists() else None
-    now = found()
-    kept = now if before is None else {k: min(v, before.get(k, 0)) for k, v in now.items()}
-    REMAINING.write_text("".join(f"{k} {v}\n" for k, v in sorted(kept.items()) if v))
+    now = {trait: places.total() for trait, places in found().items()}
+    if REMAINING.exists():
+        before = allowed()
+        now = {trait: min(count, before.get(trait, 0)) for trait, count in now.items()}
+    REMAINING.write_text("".join(f"{trait} {now[trait]}\n" for trait in sorted(now) if now[trait]))
