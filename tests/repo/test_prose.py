@@ -68,7 +68,8 @@ def texts_of_module(path: Path) -> Iterator[str]:
 
 def long_sentences(text: str) -> int:
     paragraphs = [part for part in text.split("\n\n") if not part.lstrip().startswith("|")]
-    sentences = [sentence for part in paragraphs for sentence in SENTENCE.split(part)]
+    items = [item for part in paragraphs for item in re.split(r"\n\s*(?:[-*]|\d+\.) ", part)]
+    sentences = [sentence for item in items for sentence in SENTENCE.split(item)]
     return sum(len(each.split()) >= 40 and each.count(";") >= 2 for each in sentences)
 
 

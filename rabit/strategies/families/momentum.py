@@ -62,7 +62,7 @@ ROWS: dict[str, Method] = {
     "onebit-lamb": Method(
         _onebit_lamb,
         "until `warmup` LAMB, and its mean ratio of each layer; then the same momentum, and the ratio is scaled by "
-        "`max(√v/√w)` within [0.5, 4], w: the variance that goes on",
+        "`max(√v/√w)` within [0.5, 4], w: the variance that is still updated",
         "1 after the warm-up",
         "3, and 2 residuals",
         "LAMB, large batches; plain SGD as optimizer",
