@@ -29,6 +29,8 @@ Every [setting](config.md) is also a flag.
 | `rabitrun tune -o TABLE` | finds the fastest routes ([tune](../howto/tuning.md)) |
 | `rabitrun plan --topology FILE` | shows how fast a network could be ([uneven networks](../howto/uneven_network.md)) |
 | `rabitrun log FILE` | adds up what `--comm-log` recorded, also while the job runs |
+| `rabitrun doctor` | names the cause of a hanging, slow or failed job ([diagnose](../howto/diagnose.md)) |
+| `rabitrun stacks`, `top`, `record` | shows stacks, a live table, and the records of a job |
 | `rabitrun checkpoint ls, show, verify, consolidate, import` | works on [checkpoints](../howto/checkpoints.md) |
 
 A program of that name in `PATH` comes first.
