@@ -54,7 +54,7 @@ def run_command(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 def run_commands_of(page: str, folder: Path) -> dict[str, subprocess.CompletedProcess[str]]:
     """Writes the programs of a page under the names in their first lines, and runs its commands."""
-    for code in PROGRAM.findall(page):
+    for code in blocks_of(page):
         (folder / code.splitlines()[0].removeprefix("# ")).write_text(code)
-    commands = "".join(COMMANDS.findall(page)).strip().splitlines()
+    commands = "".join(blocks_of(page, "sh")).strip().splitlines()
     return {command: run_command(command, folder) for command in commands}
