@@ -7,6 +7,7 @@ import json
 import mmap
 import os
 import signal
+import struct
 import sys
 import threading
 import time
@@ -23,6 +24,9 @@ __all__ = ["STACK_SIGNAL", "RecordFile"]
 STACK_SIGNAL = signal.SIGRTMIN + 17
 _VERSIONED = ("torch", "numpy", "mxnet", "mpi4py", "jax")
 _LONGEST_TEXT = 36
+# "steps", "last_step_ns" and "step_ns" stand next to each other: one write in every step.
+_STEPS = layout.COUNTER_PLACES["steps"]
+_THREE = struct.Struct("<3q")
 
 
 class RecordFile:
@@ -87,12 +91,13 @@ class RecordFile:
         if self._pid != os.getpid():
             return
         now_ns = time.monotonic_ns()
-        before_ns = self._counters[layout.COUNTER_PLACES["last_step_ns"]]
-        self.count("steps", 1)
-        self.set("last_step_ns", now_ns)
+        counters = self._counters
+        before_ns = counters[_STEPS + 1]
+        took_ns = now_ns - before_ns if before_ns else 0
+        counters[_STEPS : _STEPS + 3] = counters[_STEPS] + 1, now_ns, counters[_STEPS + 2] + took_ns
+        _THREE.pack_into(self._map, layout.COUNTERS_AT + 8 * _STEPS, *counters[_STEPS : _STEPS + 3])
         if before_ns:
-            self.count("step_ns", now_ns - before_ns)
-            self.mark("step", now_ns - before_ns, now_ns)
+            self.mark("step", took_ns, now_ns)
 
     def _store(self, place: int, value: int) -> None:
         at = layout.COUNTERS_AT + 8 * place
@@ -111,7 +116,7 @@ class RecordFile:
             self._marks += 1
             number = self._marks
             at = layout.MARKS_AT + number % layout.MARKS * layout.MARK.size
-            step = self._counters[layout.COUNTER_PLACES["steps"]]
+            step = self._counters[_STEPS]
             short = text.encode(errors="replace")[:_LONGEST_TEXT]
             entry = layout.MARK.pack(
                 number, end_ns or time.monotonic_ns(), duration_ns, step, short
