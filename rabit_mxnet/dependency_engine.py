@@ -84,11 +84,11 @@ def push(operations: Sequence[Operation], priority: int) -> None:
     engine = rabit.default_engine()
     _engines.add(engine)
     copies: dict[int, Any] = {}
-    requests = [_request(each, priority, copies) for each in operations]
+    requests = [_request(operation, priority, copies) for operation in operations]
     job = engine.make_job(requests, _runtime())
-    sources = [each.source for each in operations if each.source is not each.target]
-    reads = ffi.new("void*[]", [handle_of(each) for each in sources])
-    writes = ffi.new("void*[]", [handle_of(each.target) for each in operations])
+    sources = [operation.source for operation in operations if operation.source is not operation.target]
+    reads = ffi.new("void*[]", [handle_of(source) for source in sources])
+    writes = ffi.new("void*[]", [handle_of(operation.target) for operation in operations])
     status = library.MXEnginePushAsyncND(
         ffi.cast("void (*)(void*, void*, void*)", job.run),
         ffi.cast("void*", job.parameter),

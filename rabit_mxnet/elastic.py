@@ -102,7 +102,7 @@ class MXNetState(ObjectState):
             _set_states(self.trainer, trainer)
 
     def _initialised(self) -> Iterable[tuple[str, Any]]:
-        return ((name, each) for name, each in self._parameters.items() if each._data is not None)
+        return ((name, parameter) for name, parameter in self._parameters.items() if parameter._data is not None)
 
     def _arrays(self) -> Iterable[Any]:
         """Everything that a step writes."""
@@ -149,8 +149,8 @@ def _take_back_failures(arrays: Iterable[Any]) -> None:
     An array that a failed operation was to write hands its error on to whatever reads or writes it,
     until somebody has waited for it.  The commit is written into the same arrays.
     """
-    for each in arrays:
-        _wait(each.wait_to_read)
+    for array in arrays:
+        _wait(array.wait_to_read)
     _wait(mx.nd.waitall)
     dependency_engine.forget_engines()
 

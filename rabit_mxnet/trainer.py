@@ -146,7 +146,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
     def _slots(self) -> dict[int, ArraySlot]:
         """By index of the parameter, in the order of the forward pass: methods take neighbours together."""
         method, count = self._needed_method(), len(self._places)
-        places = {i: self._places[each.name] for i, each in enumerate(self._params)}
+        places = {i: self._places[param.name] for i, param in enumerate(self._params)}
         return {
             i: method.slot(
                 str(each.name),
@@ -173,7 +173,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
             return
         if self._process_set.size() == 1 or not self._process_set.included():
             return
-        indices = [i for i, each in enumerate(self._params) if each.grad_req != "null"]
+        indices = [i for i, param in enumerate(self._params) if param.grad_req != "null"]
         first = 0
         for size in group_sizes(len(indices), self._num_groups):
             self._reduce(indices[first : first + size])
@@ -183,7 +183,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         gradients = [self._gradient(index) for index in indices]
         sent, undo = gradients, [None] * len(gradients)
         if self._compressor is not None:
-            pairs = [self._compressor.compress(each) for each in gradients]
+            pairs = [self._compressor.compress(gradient) for gradient in gradients]
             sent, undo = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         reduce_gradients(
             sent,

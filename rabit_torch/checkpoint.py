@@ -125,7 +125,7 @@ class Checkpoint(_Checkpoint):
             if hasattr(each, "flush"):
                 each.flush()  # Updates that wait belong to the step that is saved.
         shared: dict[str, Any] = {}
-        own: dict[str, Any] = {name: each.state_dict() for name, each in self._samplers.items()}
+        own: dict[str, Any] = {name: sampler.state_dict() for name, sampler in self._samplers.items()}
         for name, each in self._objects.items():
             method = _method_of(each)
             if method is not None:  # First, since what is under way comes in and moves parameters.
@@ -144,7 +144,7 @@ class Checkpoint(_Checkpoint):
     def _are_apart(self) -> bool:
         """True if a strategy lets the parameters of the ranks differ: then each rank saves all of its own."""
         methods = [_method_of(each) for each in self._objects.values()]
-        return any(each is not None and each.strategy.uses_step for each in methods)
+        return any(method is not None and method.strategy.uses_step for method in methods)
 
     def restore(self) -> Restored | None:
         """Puts the newest generation that is whole into the objects; None if there is none yet.
@@ -175,8 +175,8 @@ class Checkpoint(_Checkpoint):
                 saved = {**found.state[f"{name} strategy"], "local": own[f"{name} strategy"]}
                 has_new = self._size > found.size
                 method.load_state_dict(saved, Change(found.size, self._size, is_new, has_new))
-        for name, each in self._samplers.items():
-            each.load_state_dict(own[name])
+        for name, sampler in self._samplers.items():
+            sampler.load_state_dict(own[name])
         if not is_new:
             _set_random_state(own["random"])
         return Restored(

@@ -103,8 +103,8 @@ class DistributedDataParallel(torch.nn.Module):
     def _end_step(self) -> None:
         """The gradients of the last backward pass belong to the past, if there has been one."""
         trained = self._trained
-        self._trained = [each for each in self._reducer.states if each.parameter.requires_grad]
-        sent = [each for each in self._reducer.states if each.is_sent]
+        self._trained = [state for state in self._reducer.states if state.parameter.requires_grad]
+        sent = [state for state in self._reducer.states if state.is_sent]
         if not sent:
             return
         missing = [each.name for each in trained if not each.is_sent]

@@ -79,7 +79,7 @@ class Contestants:
         must_be_ordered = (
             dtype in (DType.FLOAT16, DType.BFLOAT16) or self._base.config.deterministic
         )
-        found = [Candidate(each) for each in self._backends]
+        found = [Candidate(backend) for backend in self._backends]
         if "builtin" in self._backends:
             found += [
                 Candidate("builtin", name)

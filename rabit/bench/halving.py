@@ -41,7 +41,7 @@ def halve(
     that see the same times choose alike.
     """
     order = random.Random(seed)
-    times: dict[T, list[float]] = {each: [] for each in candidates}
+    times: dict[T, list[float]] = {candidate: [] for candidate in candidates}
     if len(candidates) == 1:
         times[candidates[0]].extend(measure(candidates[0]))
         return candidates[0], times
@@ -52,7 +52,7 @@ def halve(
         order.shuffle(turns)
         for each in turns:
             times[each].extend(measure(each))
-        medians = {each: statistics.median(times[each]) for each in turns}
+        medians = {turn: statistics.median(times[turn]) for turn in turns}
         ranked = sorted(others, key=medians.__getitem__)
         limit = _HOPELESS * min(medians.values())
         half = ranked[: (1 + len(others)) // 2]

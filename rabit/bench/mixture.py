@@ -43,14 +43,14 @@ def alternatives(winners: Sequence[Winner], backends: Sequence[str]) -> dict[str
     Where another backend has won, a backend alone chooses by itself.  Where one has won everywhere, its table is the
     last, and none is called "mix".  Empty if that is the job's own.
     """
-    if {each.candidate.backend for each in winners} <= set(backends[:1]):
+    if {winner.candidate.backend for winner in winners} <= set(backends[:1]):
         return {}
     found = {
         backend: [
-            each
-            if each.candidate.backend == backend
-            else Winner(each.kind, each.dtype, each.bytes, Candidate(backend))
-            for each in winners
+            winner
+            if winner.candidate.backend == backend
+            else Winner(winner.kind, winner.dtype, winner.bytes, Candidate(backend))
+            for winner in winners
         ]
         for backend in backends
     }
@@ -62,8 +62,8 @@ def alternatives(winners: Sequence[Winner], backends: Sequence[str]) -> dict[str
 def specs_of(specs: Sequence[Spec]) -> list[Spec]:
     """What a step consists of: those of `specs`, by size, that are not too long to matter."""
     # A table of large sizes only is played with the least of them.
-    longest = max(_LONGEST_BYTES, min(each.bytes for each in specs))
-    fitting = [each for each in specs if each.bytes <= longest]
+    longest = max(_LONGEST_BYTES, min(spec.bytes for spec in specs))
+    fitting = [spec for spec in specs if spec.bytes <= longest]
     return sorted(fitting, key=lambda each: (each.bytes, each.kind))
 
 
@@ -100,7 +100,7 @@ def choose(
     The last, which follows from single calls, stays unless a backend alone is clearly faster: a step of large
     operations hardly shows what small ones lose.  The first, the job's own, stays unless what is left is.
     """
-    times: dict[str, list[float]] = {each: [] for each in names}
+    times: dict[str, list[float]] = {name: [] for name in names}
 
     def run(name: str) -> Sequence[float]:
         found = measure(name)
@@ -130,7 +130,7 @@ class _Step:
     def __init__(self, engine: Engine, specs: Sequence[Spec]) -> None:
         self._engine = engine
         self._specs = specs
-        self._cases = [Case(each, engine) for each in specs]
+        self._cases = [Case(spec, engine) for spec in specs]
         self._batch = engine.prepare(
             [
                 case.request(f"step.{place}.{case.spec.kind}", engine)
@@ -140,8 +140,8 @@ class _Step:
 
     def check(self) -> None:
         """Raises Internal if a result is wrong; fills the buffers with what may be repeated."""
-        for each in self._cases:
-            each.prepare(True)
+        for case in self._cases:
+            case.prepare(True)
         self._run()
         for each in self._cases:
             if wrong := each.wrong():

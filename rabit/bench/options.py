@@ -93,7 +93,7 @@ def parse_bench(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _check(found: argparse.Namespace, parser: LineParser) -> None:
-    kinds = [*found.kinds, *(each for each in found.more_kinds.split(",") if each)]
+    kinds = [*found.kinds, *(part for part in found.more_kinds.split(",") if part)]
     found.kinds = KIND_NAMES if "all" in kinds else parse_names(kinds or ["allreduce"], KIND_NAMES)
     if not 2 <= found.factor <= 1024:
         parser.error(f"--factor is {found.factor}: expected 2 to 1024")
@@ -103,9 +103,9 @@ def _check(found: argparse.Namespace, parser: LineParser) -> None:
         parser.error(f"--root is {found.root}: ranks count from 0")
     found.sizes = parse_sizes(found.bytes, found.factor)
     known = tuple(str(each) for each in DType)
-    found.dtypes = [DType[each.upper()] for each in parse_names(found.dtype.split(","), known)]
+    found.dtypes = [DType[name.upper()] for name in parse_names(found.dtype.split(","), known)]
     parse_names([found.op], OPERATIONS)
-    found.backends = [each.strip() for each in found.backend.split(",")]
+    found.backends = [part.strip() for part in found.backend.split(",")]
 
 
 def parse_names(given: Sequence[str], known: Sequence[str]) -> list[str]:
@@ -122,16 +122,16 @@ def parse_sizes(text: str, factor: int) -> list[int]:
     """Bytes from "1K:64M", in steps of `factor`, or from "1K,1M"."""
     try:
         if ":" in text:
-            low, high = (parse_bytes(each) for each in text.split(":"))
+            low, high = (parse_bytes(part) for part in text.split(":"))
             sizes = []
             while 0 < low <= high:
                 sizes.append(low)
                 low *= factor
         else:
-            sizes = [parse_bytes(each) for each in text.split(",")]
+            sizes = [parse_bytes(part) for part in text.split(",")]
     except ValueError:
         sizes = []
-    if not sizes or not all(0 < each <= _LARGEST_BYTES for each in sizes):
+    if not sizes or not all(0 < size <= _LARGEST_BYTES for size in sizes):
         raise InvalidArgument(
             f"--bytes is {text!r}: expected from:to such as 1K:64M, or sizes with "
             "commas such as 4K,1M, each from 1 byte to 64G."

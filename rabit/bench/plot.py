@@ -84,11 +84,11 @@ def _looks(names: Sequence[str]) -> dict[str, _Look]:
     dashes = itertools.cycle(_DASHES)
     dash_of: dict[str, str] = {}
     looks: dict[str, _Look] = {}
-    for each in dict.fromkeys(names):
-        backend = each.partition("/")[0]
+    for fromkey in dict.fromkeys(names):
+        backend = fromkey.partition("/")[0]
         if backend not in dash_of:
             dash_of[backend] = next(dashes)
-        looks[each] = _Look(next(colours), dash_of[backend])
+        looks[fromkey] = _Look(next(colours), dash_of[backend])
     return looks
 
 
@@ -109,8 +109,8 @@ def _panels(rows: Sequence[Row], name: str, looks: Mapping[str, _Look], top: int
         yield _text(left, top - 10, title, 13, "start", "#202124")
         yield from panel.grid(label)
         yield panel.line(usual, _USUAL_LOOK.stroke(5))
-        for each in sorted(others, key=winners.__contains__):
-            yield panel.line(each, looks[each].stroke(2, 1.0 if each in winners else 0.45))
+        for other in sorted(others, key=winners.__contains__):
+            yield panel.line(other, looks[other].stroke(2, 1.0 if other in winners else 0.45))
         yield from panel.winners({**looks, usual: _USUAL_LOOK})
 
 
@@ -165,7 +165,7 @@ class _Scale:
     """A logarithmic axis from whole powers to whole powers."""
 
     def __init__(self, values: Sequence[float], base: int, start: float, end: float) -> None:
-        positive = [each for each in values if each > 0] or [1.0]
+        positive = [value for value in values if value > 0] or [1.0]
         self._base = base
         self._low = math.floor(math.log(min(positive), base) + 1e-9)
         self._high = max(self._low + 1, math.ceil(math.log(max(positive), base) - 1e-9))

@@ -44,7 +44,7 @@ class Point:
         candidates = contestants.of(self.kind, self.dtype)
         usual = candidates[0]
         meets_several = self.size <= _LONGEST_IN_FLIGHT and any(
-            each.backend != usual.backend for each in candidates
+            candidate.backend != usual.backend for candidate in candidates
         )
         # Two more duels: in company, and of the best that is left if that is lost.
         turns = turns_of(len(candidates)) + (4 * DUEL_TURNS if meets_several else 0)
@@ -62,13 +62,13 @@ class Point:
         winner, times = halve(candidates, run, seed=self.size)
         is_crossing = meets_several and winner.backend != usual.backend
         if is_crossing and not duel(usual, winner, run_several)[0]:
-            own = [each for each in candidates[1:] if each.backend == usual.backend]
+            own = [candidate for candidate in candidates[1:] if candidate.backend == usual.backend]
             best = min(own, key=lambda each: statistics.median(times[each]), default=usual)
             is_faster = best != usual and duel(usual, best, run)[0]
             winner = best if is_faster else usual
         # At once: a signal may come at any time, and a point is measured or not.
         self.winner = winner
-        self.figures = {each: first[each].with_seconds(tuple(times[each])) for each in candidates}
+        self.figures = {candidate: first[candidate].with_seconds(tuple(times[candidate])) for candidate in candidates}
 
     def _measure(
         self,
@@ -106,15 +106,15 @@ class Point:
             {
                 "kind": self.kind,
                 "type": str(self.dtype),
-                "bytes": each.bytes,
+                "bytes": figure.bytes,
                 "candidate": str(candidate),
-                "p50_us": round(each.p50_us, 3),
-                "p95_us": round(each.p95_us, 3),
-                "busbw": round(each.busbw, 6),
-                "calls": len(each.seconds),
+                "p50_us": round(figure.p50_us, 3),
+                "p95_us": round(figure.p95_us, 3),
+                "busbw": round(figure.busbw, 6),
+                "calls": len(figure.seconds),
                 "is_winner": candidate == self.winner,
             }
-            for candidate, each in self.figures.items()
+            for candidate, figure in self.figures.items()
         ]
 
     def summary(self) -> str:

@@ -79,7 +79,7 @@ def measure(
     cases = [Case(spec, engine) for _ in range(in_flight)]
     name = f"bench.{spec.kind}.{spec.dtype}.{spec.op}.{spec.backend}.{spec.bytes}"
     batch = engine.prepare(
-        [each.request(f"{name}.{place}", engine) for place, each in enumerate(cases)]
+        [case.request(f"{name}.{place}", engine) for place, case in enumerate(cases)]
     )
 
     def call() -> None:
@@ -131,7 +131,7 @@ def _checked(cases: Sequence[Case], call: Any) -> int:
     for each in cases:
         each.prepare(True)
     call()
-    return sum(each.wrong() for each in cases)
+    return sum(case.wrong() for case in cases)
 
 
 def _routes(engine: Engine) -> Mapping[tuple[str, str], int]:

@@ -75,9 +75,9 @@ class _Tuning:
                     "that is measured. Unset it."
                 )
         self._parsed, self._engine = parsed, engine
-        self._backends = [each for each in (parsed.backend or config.backend).split(",") if each]
-        for each in self._backends:
-            engine.backend(each)
+        self._backends = [part for part in (parsed.backend or config.backend).split(",") if part]
+        for backend in self._backends:
+            engine.backend(backend)
         self._points = [
             Point(kind, dtype, size)
             for kind in parsed.kinds
@@ -163,10 +163,10 @@ class _Tuning:
 
     def _play(self, played_s: float) -> None:
         results, first = self._results, self._parsed.dtypes[0]
-        tables = alternatives([each.win(first) for each in self._points], self._backends)
+        tables = alternatives([point.win(first) for point in self._points], self._backends)
         if not tables:
             return
-        specs = specs_of([each.spec() for each in self._points if each.dtype is first])
+        specs = specs_of([point.spec() for point in self._points if point.dtype is first])
         budget = self._budget.part(max(played_s, self._budget.left_s()))
         try:
             kept, results.steps = play(self._engine, tables, specs, played_s, results.tunables, budget)

@@ -73,5 +73,5 @@ def parse_tune(words: Sequence[str]) -> argparse.Namespace:
         raise InvalidArgument("--kinds names barrier, which has no size and nothing to choose.")
     found.sizes = parse_sizes(found.bytes, found.factor)
     known = tuple(str(each) for each in DType)
-    found.dtypes = [DType[each.upper()] for each in parse_names(found.dtype.split(","), known)]
+    found.dtypes = [DType[name.upper()] for name in parse_names(found.dtype.split(","), known)]
     return found

@@ -51,7 +51,7 @@ class Results:
     def write(self) -> None:
         """Everything, where the command line says."""
         first = self._parsed.dtypes[0]
-        self._write([each.win(first) for each in self._points], self._parsed.output)
+        self._write([point.win(first) for point in self._points], self._parsed.output)
 
     @contextmanager
     def kept_on_errors(self) -> Iterator[None]:
@@ -65,7 +65,7 @@ class Results:
             raise
 
     def _write_finished(self, error: BaseException) -> None:
-        finished = sum(each.is_finished for each in self._points)
+        finished = sum(point.is_finished for point in self._points)
         by = str(error) if isinstance(error, Interrupted) else type(error).__name__
         print(
             f"\nrabitrun tune: ended by {by} with {finished} of {len(self._points)} points measured.",
@@ -84,7 +84,7 @@ class Results:
     def _write(self, winners: Sequence[Winner], output: Path | None) -> None:
         several = len(set(self._engine.config.backend.split(","))) > 1
         rules = rules_of(winners, set() if several else {Candidate("builtin")})
-        finished = [each for each in self._points if each.is_finished]
+        finished = [point for point in self._points if point.is_finished]
         rows = [row for each in finished for row in each.rows()]
         print(
             "kind          type            bytes         p50          busbw  route                        gain"
@@ -103,9 +103,9 @@ class Results:
 
     def _document(self, rules: str, rows: Sequence[Mapping[str, object]]) -> dict[str, object]:
         missing = [
-            {"kind": each.kind, "type": str(each.dtype), "bytes": each.size}
-            for each in self._points
-            if not each.is_finished
+            {"kind": point.kind, "type": str(point.dtype), "bytes": point.size}
+            for point in self._points
+            if not point.is_finished
         ]
         return seal(
             topology_of(self._engine.config),
@@ -129,10 +129,10 @@ def winners_so_far(points: Sequence[Point], first: DType, backends: Sequence[str
     """
     own = Candidate(backends[0])
     found = []
-    for each in points:
-        if not each.is_finished:
-            each.winner = own
-        found.append(each.win(first))
+    for point in points:
+        if not point.is_finished:
+            point.winner = own
+        found.append(point.win(first))
     tables = alternatives(found, backends)
     return tables[backends[0]] if tables else found
 

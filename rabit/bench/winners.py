@@ -37,8 +37,8 @@ def rules_of(winners: Iterable[Winner], by_itself: Collection[Candidate] = ()) -
     by_itself: candidates that a job without rules is, which need none.
     """
     rows: dict[tuple[str, str], list[Winner]] = {}
-    for each in winners:
-        rows.setdefault((each.kind, each.dtype), []).append(each)
+    for winner in winners:
+        rows.setdefault((winner.kind, winner.dtype), []).append(winner)
     rules = []
     # What is said of a type comes before what is said of all.
     for (kind, dtype), found in sorted(rows.items(), key=lambda row: not row[0][1]):

@@ -57,11 +57,11 @@ class CommLog:
 
     @property
     def microseconds(self) -> float:
-        return sum(each.microseconds for each in self.rows.values())
+        return sum(row.microseconds for row in self.rows.values())
 
     def waited(self, rank: int) -> float:
         """How long a rank waited for others, in microseconds."""
-        return sum(each.waited[rank] for each in self.rows.values())
+        return sum(row.waited[rank] for row in self.rows.values())
 
 
 def add_up(logs: Mapping[int, Iterable[Line]]) -> CommLog:
@@ -84,8 +84,8 @@ def add_up(logs: Mapping[int, Iterable[Line]]) -> CommLog:
         row.count += 1
         row.microseconds += shortest
         row.times.append(shortest)
-        for rank, each in times.items():
-            row.waited[rank] += each - shortest
+        for rank, time in times.items():
+            row.waited[rank] += time - shortest
         if longest > shortest:
             found.came_last[last] += 1
             found.waited_for[last] += longest - shortest
@@ -124,7 +124,7 @@ def summary_lines(log: CommLog) -> list[str]:
             f"{row['mean_us']:>10.1f} {row['p50_us']:>10.1f} {row['p95_us']:>10.1f} "
             f"{row['algbw_gbps']:>8.3f} {waited:>10.3f}"
         )
-    total = sum(each.count for each in log.rows.values())
+    total = sum(row.count for row in log.rows.values())
     lines.append(f"communication {log.microseconds / 1e3:.3f} ms in {total} operations")
     for rank in log.ranks:
         lines.append(

@@ -26,7 +26,7 @@ __all__ = ["main"]
 def main(words: Sequence[str] | None = None) -> int:
     """Does what the command line asks; the exit status."""
     parsed = _parser().parse_args(words)
-    records = _records([Path(each) for each in parsed.paths])
+    records = _records([Path(path) for path in parsed.paths])
     if parsed.verb == "show":
         _show(records, parsed)
     else:
@@ -74,7 +74,7 @@ def _parser() -> LineParser:
 def _records(paths: Sequence[Path]) -> dict[int, Record]:
     """By rank; of several engines in one process the last."""
     found: dict[int, Record] = {}
-    for path in (each for given in paths for each in find_records(given)):
+    for path in (record for given in paths for record in find_records(given)):
         record = read_record(path)
         before = found.get(record.rank)
         if (

@@ -76,7 +76,7 @@ def _counted(count: float, what: str) -> str:
 def _transports(statistics: Mapping[str, Any]) -> str:
     details = statistics.get("backend_details", {})
     # What an MPI library says of itself is a text.
-    told = [each.get("transport", "") for each in details.values()]
+    told = [detail.get("transport", "") for detail in details.values()]
     found = [each if isinstance(each, str) else each.get("name", "") for each in told]
     return ", ".join(name for name in found if name) or "none"
 

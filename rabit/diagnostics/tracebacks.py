@@ -72,7 +72,7 @@ def users_frame(error: BaseException) -> traceback.FrameSummary | None:
     Without such a frame, the innermost one outside this library; None if there is none at all.
     """
     frames = [each for each in traceback.extract_tb(error.__traceback__) if not is_ours(each.filename)]
-    own = [each for each in frames if not is_installed(each.filename)]
+    own = [frame for frame in frames if not is_installed(frame.filename)]
     found = own or frames
     return found[-1] if found else None
 

@@ -21,7 +21,9 @@ def clock_offsets(records: Mapping[int, Record]) -> dict[int, int]:
         return {}
     first = min(records)
     agreed = {
-        (each.epoch, each.round): each.agreed_ns for each in records[first].operations if each.round
+        (operation.epoch, operation.round): operation.agreed_ns
+        for operation in records[first].operations
+        if operation.round
     }
     found = {}
     for rank, record in records.items():
@@ -29,9 +31,9 @@ def clock_offsets(records: Mapping[int, Record]) -> dict[int, int]:
             found[rank] = 0
             continue
         gaps = [
-            each.agreed_ns - agreed[each.epoch, each.round]
-            for each in record.operations
-            if (each.epoch, each.round) in agreed
+            operation.agreed_ns - agreed[operation.epoch, operation.round]
+            for operation in record.operations
+            if (operation.epoch, operation.round) in agreed
         ]
         offset = [record.header.get("monotonic_ns", 0) - record.header.get("realtime_ns", 0)]
         base = records[first].header.get("monotonic_ns", 0) - records[first].header.get(
@@ -45,13 +47,13 @@ def chrome_trace(records: Mapping[int, Record]) -> list[dict[str, Any]]:
     """Events of Chrome's trace format, one process for each rank; times begin with the first event."""
     offsets = clock_offsets(records)
     starts = [
-        each.submitted_ns - offsets[rank]
+        operation.submitted_ns - offsets[rank]
         for rank, record in records.items()
-        for each in record.operations
+        for operation in record.operations
     ] + [
-        each.end_ns - each.duration_ns - offsets[rank]
+        mark.end_ns - mark.duration_ns - offsets[rank]
         for rank, record in records.items()
-        for each in record.marks
+        for mark in record.marks
     ]
     origin = min(starts, default=0)
     events: list[dict[str, Any]] = []
@@ -158,7 +160,7 @@ def flight_recorder_dump(record: Record, members: Sequence[int], prefix: str) ->
     members: the ranks of the job.  prefix: a backend's name that the analyser knows: "nccl", or "gloo" from torch
     2.14 on.  Messages and operations of other groups are left out: their order is not one over all ranks.
     """
-    own = [each for each in record.operations if each.kind in _TORCH_NAMES and each.group == 0]
+    own = [operation for operation in record.operations if operation.kind in _TORCH_NAMES and operation.group == 0]
     newest = max((each.epoch for each in own), default=0)
     own = [each for each in own if each.epoch == newest]
     agreed = sorted((each for each in own if each.round), key=lambda each: each.round)

@@ -49,10 +49,10 @@ class Batch:
     def __init__(self, native: NativeEngine, requests: Sequence[Request]) -> None:
         self._native = native
         _place(native, requests)
-        self._names = [each.name for each in requests]
-        self._finishes = [each.finish for each in requests]
-        self._consumers = [consumer_of(each) for each in requests]
-        self._keepalives: list[Any] = [_keepalive(each) for each in requests]
+        self._names = [request.name for request in requests]
+        self._finishes = [request.finish for request in requests]
+        self._consumers = [consumer_of(request) for request in requests]
+        self._keepalives: list[Any] = [_keepalive(request) for request in requests]
         self._array, self._borrowed = new_structs(requests)
 
     def __len__(self) -> int:
@@ -256,9 +256,9 @@ def _place(native: NativeEngine, requests: Sequence[Request]) -> None:
     backends = native.group_backends
     if not backends:
         return
-    for each in requests:
-        if each.backend < 0:
-            each.backend = backends.get(each.group, -1)
+    for request in requests:
+        if request.backend < 0:
+            request.backend = backends.get(request.group, -1)
 
 
 def submit(native: NativeEngine, requests: Sequence[Request]) -> list[Handle]:
@@ -330,8 +330,8 @@ def new_structs(requests: Sequence[Request]) -> tuple[Any, list[Any]]:
     """The C form of `requests`, and what it points to: of the first one its name first."""
     borrowed: list[Any] = []
     array: Any = ffi.new("rabit_request[]", len(requests))
-    for index, each in enumerate(requests):
-        _fill(array[index], each, borrowed)
+    for index, request in enumerate(requests):
+        _fill(array[index], request, borrowed)
     return array, borrowed
 
 

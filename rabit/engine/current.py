@@ -77,13 +77,13 @@ def follow_default_engine(callback: Callable[[], None]) -> None:
     callback: a bound method; its object may die before.  Callbacks run in the order in which they
     came, which is the same on all ranks.
     """
-    _followers[:] = [each for each in _followers if each() is not None]  # A program may make many in turn.
+    _followers[:] = [follower for follower in _followers if follower() is not None]  # A program may make many in turn.
     _followers.append(weakref.WeakMethod(callback))
 
 
 def tell_followers() -> None:
     """The default engine is another one, with other ranks."""
-    _followers[:] = [each for each in _followers if each() is not None]
+    _followers[:] = [follower for follower in _followers if follower() is not None]
     for each in list(_followers):
         callback = each()
         if callback is not None:

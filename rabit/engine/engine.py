@@ -172,7 +172,7 @@ class Engine(Submission, Registry):
             **document,
             **counted,
             **tuned,
-            **{key: dict(each) for key, each in self.reports.items()},
+            **{key: dict(report) for key, report in self.reports.items()},
         }
 
     def close(self, timeout: float = 30.0) -> None:

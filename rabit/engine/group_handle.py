@@ -129,7 +129,7 @@ class GroupHandle:
 
     def done(self) -> bool:
         """True when all have finished."""
-        return all(each.done() for each in self.handles)
+        return all(handle.done() for handle in self.handles)
 
     def wait(self, timeout: float | None = None) -> list[Any]:
         """Waits for all, at most `timeout` seconds; then raises the first error, if any.
@@ -159,10 +159,10 @@ class GroupHandle:
         deadline = None if timeout is None else time.monotonic() + timeout
         results: list[Any] = []
         first: BaseException | None = None
-        for each in self.handles:
+        for handle in self.handles:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
-                results.append(method(each, left))
+                results.append(method(handle, left))
             except RuntimeError as error:  # The others must finish before memory is reused.
                 first = first or error
         if first is not None:

@@ -263,7 +263,7 @@ def _wait_on_stream(native: NativeEngine, stream: int, value: int, timeout_ms: i
 
 def wait_any(native: NativeEngine, handles: Sequence[Handle], timeout: float | None) -> int:
     """See `Engine.wait_any`."""
-    values = ffi.new("rabit_handle[]", [each._value for each in handles])
+    values = ffi.new("rabit_handle[]", [handle._value for handle in handles])
     which = ffi.new("int32_t*")
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:

@@ -81,7 +81,7 @@ class NativeEngine:
             "release",
             "output",
         )
-        addresses = (ffi.addressof(self.library, f"rabit_{each}") for each in functions)
+        addresses = (ffi.addressof(self.library, f"rabit_{function}") for function in functions)
         return module.Calls(*map(address_of_pointer, (*addresses, self._pointer)))
 
     def live_pointer(self) -> Any:
@@ -198,9 +198,9 @@ _engines: weakref.WeakSet[NativeEngine] = weakref.WeakSet()
 
 
 def _disown() -> None:
-    for each in _engines:
-        each.is_foreign = True
-        each.refuse_work()
+    for engine in _engines:
+        engine.is_foreign = True
+        engine.refuse_work()
 
 
 os.register_at_fork(after_in_child=_disown)

@@ -85,5 +85,5 @@ def read_output(
     return (
         tensor[0],
         tuple(ffi.unpack(shape, tensor.ndim)) if tensor.ndim else (),
-        tuple(each for each in rows if each >= 0),
+        tuple(row for row in rows if row >= 0),
     )

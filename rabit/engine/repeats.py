@@ -56,7 +56,7 @@ class Kept:
         self.kind = type(tensors[0])
         # torch marks a tensor as negated and leaves its memory, and what describes that does not say so.
         self.is_negated = getattr(self.kind, "is_neg", None)
-        self.names = [each.name for each in requests]
+        self.names = [request.name for request in requests]
         self.name = self.names[0]
         self.consumer = consumer_of(requests[0])  # of tensors like these
         self.misses = 0  # calls under its key that were for other tensors

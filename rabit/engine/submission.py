@@ -77,11 +77,11 @@ class Submission(EngineBase):
         from rabit.engine.request import Request  # Whoever has one has loaded it, and NumPy.
 
         kind = "" if isinstance(error, RabitError) else f"{type(error).__name__}: "
-        for each in requests:
+        for request in requests:
             with contextlib.suppress(Exception):  # The caller is to see `error` in any case.
                 # A message is known by its partner; the root of others may be what has no C form.
-                partner = each.root if each.kind in (Kind.SEND, Kind.RECV) else -1
-                bare = Request(each.kind, each.name, group=each.group, root=partner)
+                partner = request.root if request.kind in (Kind.SEND, Kind.RECV) else -1
+                bare = Request(request.kind, request.name, group=request.group, root=partner)
                 self.refuse(bare, f"{kind}{error}")
 
     def run(self, request: Request) -> Handle:

@@ -92,7 +92,7 @@ def _in_network(work: Callable[[], T]) -> T:
 
     def run() -> None:
         try:
-            functions = (ctypes.cast(each, ctypes.c_void_p) for each in collectives.functions)
+            functions = (ctypes.cast(function, ctypes.c_void_p) for function in collectives.functions)
             library._safe_call(
                 library._LIB.LGBM_NetworkInitWithFunctions(size(), rank(), *functions)
             )

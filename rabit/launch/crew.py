@@ -73,7 +73,7 @@ class Crew:
     def take_news(self) -> None:
         """Ranks have reported whom they go on without, or that they take part."""
         news, self._roster.news = self._roster.news, []
-        gone = {each.number: each.why for each in news if not each.size}
+        gone = {new.number: new.why for new in news if not new.size}
         self._losses.give_up(gone)
         for number, why in gone.items():
             self._left(number, why)
@@ -81,7 +81,7 @@ class Crew:
                 self._note(
                     f"the others go on without {self._name_of(number)} ({why}): {self._losses.note}."
                 )
-        joined = [each for each in news if each.size]
+        joined = [new for new in news if new.size]
         for each in joined:
             self._note(
                 f"process {each.number} on {self._roster[each.number].host} has joined; the job goes on with "

@@ -65,7 +65,7 @@ class Growth:
         self._room.set_hosts(hosts)
         leaving = self.tell_room()
         size = self._room.size
-        shown = ", ".join(f"{each}:{each.slots}" for each in hosts) or "none"
+        shown = ", ".join(f"{host}:{host.slots}" for host in hosts) or "none"
         gone = f"; {_ranks(leaving)} will leave at a commit" if leaving else ""
         self._note(f"the hosts are {shown} from now on: {before} ranks at most before, {size} now{gone}.")
 

@@ -82,7 +82,7 @@ class Job(Program):
     @cached_property
     def hosts(self) -> tuple[Host, ...]:
         """All hosts: those of the plan first, then those on which an elastic job may grow."""
-        planned = [each.host for each in self.plan.hosts]
+        planned = [host.host for host in self.plan.hosts]
         return tuple(dict.fromkeys([*planned, *(() if self.grows is None else self.grows.hosts)]))
 
     def starts_here(self, host: Host) -> bool:

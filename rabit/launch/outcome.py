@@ -68,7 +68,7 @@ def conclude(
         status = report.job_status(culprit, failures)
         return Outcome(status, text, results, has_failed=True)
     # Every rank was stopped by someone else's signal, one that the launcher also sends.
-    worst = next((each.status for each in failures if each.status), 0)
+    worst = next((failure.status for failure in failures if failure.status), 0)
     if worst:
         return Outcome(report.exit_status(worst), "", results, has_failed=True)
     return _well(statuses, results)

@@ -60,7 +60,7 @@ class HostPlan:
     @property
     def numbers(self) -> tuple[int, ...]:
         """Of all processes here."""
-        return (*(each.rank for each in self.places), *(each.number for each in self.servers))
+        return (*(place.rank for place in self.places), *(server.number for server in self.servers))
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,11 @@ class Plan:
     @property
     def host_names(self) -> dict[int, str]:
         """The host of each process, by number."""
-        return {number: str(each.host) for each in self.hosts for number in each.numbers}
+        return {number: str(host.host) for host in self.hosts for number in host.numbers}
 
     def host_of(self, rank: int) -> Host:
         return next(
-            each.host for each in self.hosts if any(place.rank == rank for place in each.places)
+            host.host for host in self.hosts if any(place.rank == rank for place in host.places)
         )
 
 
@@ -146,19 +146,19 @@ def with_servers(
             f"{servers} summation servers for one rank: servers sum what several ranks push. "
             "Start at least 2 ranks, or leave out the servers."
         )
-    slots = [each.host for each in plan.hosts] if hosts is None else _turns(hosts)
+    slots = [host.host for host in plan.hosts] if hosts is None else _turns(hosts)
     if hosts is not None and servers > len(slots):
         raise InvalidArgument(
             f"{servers} summation servers, but --server-hosts has room for {len(slots)}. Give its "
             "hosts more, such as host:2, or start fewer servers."
         )
     at: dict[str, list[ServerPlace]] = {}
-    names = {str(each.host): each.host for each in plan.hosts}
+    names = {str(host.host): host.host for host in plan.hosts}
     for server in range(servers):
         host = slots[server % len(slots)]
         names.setdefault(str(host), host)
         at.setdefault(str(host), []).append(ServerPlace(server, plan.size + server))
-    of_ranks = {str(each.host): each.places for each in plan.hosts}
+    of_ranks = {str(host.host): host.places for host in plan.hosts}
     every = (
         HostPlan(host, of_ranks.get(name, ()), tuple(at.get(name, ())))
         for name, host in names.items()
@@ -168,7 +168,7 @@ def with_servers(
 
 def _turns(hosts: Sequence[Host]) -> list[Host]:
     """Each host as often as it has slots, in turn."""
-    most = max(each.slots for each in hosts)
+    most = max(host.slots for host in hosts)
     return [host for turn in range(most) for host in hosts if turn < host.slots]
 
 

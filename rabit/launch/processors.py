@@ -34,7 +34,7 @@ class HostProcessors:
         nodes = [_parse_list(_read(each / "cpulist")) for each in found]
         known = frozenset[int]().union(*nodes)
         nodes.append(allowed - known)  # All of them where the kernel tells of no nodes.
-        ordered = (tuple(sorted(each & allowed, key=_core_of(devices))) for each in nodes)
+        ordered = (tuple(sorted(node & allowed, key=_core_of(devices))) for node in nodes)
         return cls(tuple(each for each in ordered if each), _quota(Path(root)))
 
 
@@ -88,11 +88,11 @@ def thread_count(index: int, places: Sequence[frozenset[int]], quota: float) -> 
 def as_list(processors: Sequence[int] | frozenset[int]) -> str:
     """As the kernel writes it: "0-3,8"."""
     runs: list[list[int]] = []
-    for each in sorted(processors):
-        if runs and runs[-1][1] == each - 1:
-            runs[-1][1] = each
+    for processor in sorted(processors):
+        if runs and runs[-1][1] == processor - 1:
+            runs[-1][1] = processor
         else:
-            runs.append([each, each])
+            runs.append([processor, processor])
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
@@ -138,7 +138,7 @@ def _quota(root: Path) -> float:
         mount = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
         group = Path(path.lstrip("/"))
         # A container sees its own group as the root: folders around it may not exist.
-        for folder in (mount / group, *(mount / each for each in group.parents)):
+        for folder in (mount / group, *(mount / parent for parent in group.parents)):
             narrowest = min(narrowest, _limit(folder))
     return narrowest
 
@@ -148,6 +148,6 @@ def _limit(folder: Path) -> float:
     words = _read(folder / "cpu.max").split() or [
         _read(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")
     ]
-    if len(words) != 2 or not all(each.isdigit() and int(each) for each in words):
+    if len(words) != 2 or not all(word.isdigit() and int(word) for word in words):
         return float("inf")
     return int(words[0]) / int(words[1])

@@ -96,13 +96,13 @@ def choose_culprit(failures: Sequence[Failure]) -> Failure | None:
     can notice that it ends.  If all of them miss a rank, it is the one at the end of that chain,
     also if it ended well, which was too early then.
     """
-    own = sorted((each for each in failures if each.is_own), key=lambda each: each.began_s)
+    own = sorted((failure for failure in failures if failure.is_own), key=lambda each: each.began_s)
     if not own:
         return None
     first = next((each for each in own if not each.peers and not each.is_late), None)
     if first is not None:
         return first
-    by_rank = {each.rank: each for each in failures if each.is_own or _has_left(each)}
+    by_rank = {failure.rank: failure for failure in failures if failure.is_own or _has_left(failure)}
     path = [own[0].rank]
     while True:
         blamed = next((rank for rank in by_rank[path[-1]].peers if rank in by_rank), None)
@@ -131,7 +131,7 @@ def job_status(culprit: Failure, failures: Sequence[Failure]) -> int:
         return 1  # As Python has it after an exception.
     if culprit.is_own:
         return exit_status(culprit.status)
-    return next((exit_status(each.status) for each in failures if each.is_own), 1)
+    return next((exit_status(failure.status) for failure in failures if failure.is_own), 1)
 
 
 def describe_status(status: int) -> str:
@@ -170,11 +170,11 @@ def render(culprit: Failure, failures: Sequence[Failure], size: int) -> str:
     elif culprit.is_own:
         lines += _tail(culprit)
     others = [
-        each
-        for each in failures
-        if each.rank != culprit.rank and each.status != 0 and each.rank < size
+        failure
+        for failure in failures
+        if failure.rank != culprit.rank and failure.status != 0 and failure.rank < size
     ]
-    stopped = sum(1 for each in others if each.was_stopped and not each.has_raised)
+    stopped = sum(1 for other in others if other.was_stopped and not other.has_raised)
     if stopped:
         lines.append(f"  Then rabitrun stopped {_ranks(stopped)}.")
     if len(others) > stopped:
@@ -232,16 +232,16 @@ def _headline(culprit: Failure, size: int, speaker: str) -> list[str]:
 
 def _waiting(culprit: Failure, failures: Sequence[Failure]) -> list[str]:
     """Of a culprit that ended well: what the first rank that missed it says."""
-    for each in sorted(failures, key=lambda each: each.began_s):
-        if culprit.rank in each.peers:
-            if each.told is None:
+    for failure in sorted(failures, key=lambda failure: failure.began_s):
+        if culprit.rank in failure.peers:
+            if failure.told is None:
                 return [
-                    f"  Rank {each.rank} {describe_status(each.status)}. Rank {culprit.rank}, "
+                    f"  Rank {failure.rank} {describe_status(failure.status)}. Rank {culprit.rank}, "
                     "which it misses, had ended before with status 0.",
-                    *_tail(each),
+                    *_tail(failure),
                 ]
-            where = f" (at {each.told.place})" if each.told.place else ""
-            return _said(each.told.message, f"  Rank {each.rank}{where}: {each.told.raised or 'it ended'}")
+            where = f" (at {failure.told.place})" if failure.told.place else ""
+            return _said(failure.told.message, f"  Rank {failure.rank}{where}: {failure.told.raised or 'it ended'}")
     return []
 
 

@@ -57,7 +57,7 @@ class _Place:
 
     def free_slot(self) -> int:
         taken = set(self.processes.values())
-        return next(each for each in range(len(taken) + 1) if each not in taken)
+        return next(index for index in range(len(taken) + 1) if index not in taken)
 
 
 class Room:
@@ -97,7 +97,7 @@ class Room:
     def failed(self, host: str, now: float) -> float:
         """A process has ended badly on `host`: for how long the host is set aside therefore, or 0."""
         place = self._places[host]
-        place.failures = [each for each in place.failures if now - each < _FAILURE_WINDOW_S] + [now]
+        place.failures = [failure for failure in place.failures if now - failure < _FAILURE_WINDOW_S] + [now]
         if len(place.failures) < _FAILURES_MAX:
             return 0.0
         place.failures.clear()
@@ -109,14 +109,14 @@ class Room:
     @property
     def size(self) -> int:
         """How many ranks there are slots for, at most those that the job may have."""
-        return min(self._most, sum(each.slots for each in self._places.values()))
+        return min(self._most, sum(place.slots for place in self._places.values()))
 
     def leaving(self, members: Iterable[int]) -> list[int]:
         """Who of the members is on a slot that is none any more: the youngest of each host."""
         inside = set(members)
         found: list[int] = []
         for place in self._places.values():
-            there = sorted(each for each in place.processes if each in inside)
+            there = sorted(process for process in place.processes if process in inside)
             found += there[place.slots :]
         return found
 
@@ -126,8 +126,8 @@ class Room:
         A spare may share its host's slots with others: it does nothing until it is needed.
         """
         going = set(self.leaving(members))
-        usable = [each for each in self._places.values() if each.slots and not self._is_aside(each, now)]
-        running = sum(len(each.processes) for each in self._places.values()) - len(going)
+        usable = [place for place in self._places.values() if place.slots and not self._is_aside(place, now)]
+        running = sum(len(place.processes) for place in self._places.values()) - len(going)
         if not usable or running >= self.size + self._spares:
             return None
         place = max(usable, key=lambda each: each.free)

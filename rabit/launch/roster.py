@@ -117,7 +117,7 @@ class Roster:
 
     def vanished(self, numbers: Iterable[int], status: int) -> None:
         """Nobody will see these processes end: they have, as far as anyone can tell."""
-        self._close((each for each in numbers if self._processes[each].status is None), status)
+        self._close((number for number in numbers if self._processes[number].status is None), status)
 
     def _close(self, numbers: Iterable[int], status: int) -> None:
         for number in numbers:
@@ -167,7 +167,7 @@ class Roster:
 
     def not_ended(self, numbers: Iterable[int]) -> list[int]:
         """Those of these processes that have not."""
-        return [each for each in numbers if self._processes[each].status is None]
+        return [number for number in numbers if self._processes[number].status is None]
 
     @property
     def numbers(self) -> list[int]:
@@ -177,15 +177,15 @@ class Roster:
     @property
     def lost(self) -> frozenset[int]:
         """Those without which the job goes on."""
-        return frozenset(number for number, each in self._processes.items() if each.is_lost)
+        return frozenset(number for number, process in self._processes.items() if process.is_lost)
 
     @property
     def rank_statuses(self) -> dict[int, int]:
         """How ranks have ended."""
         return {
-            number: each.status
-            for number, each in self._processes.items()
-            if each.is_rank and each.status is not None
+            number: process.status
+            for number, process in self._processes.items()
+            if process.is_rank and process.status is not None
         }
 
     def failure(self, number: int) -> Failure:
@@ -214,8 +214,8 @@ class Roster:
         gone = [number for number in self._left_early if self._processes[number].waits_for_all is None]
         waiting = [
             number
-            for number, each in self._processes.items()
-            if each.waits_for_all and each.verdict is None
+            for number, process in self._processes.items()
+            if process.waits_for_all and process.verdict is None
         ]
         return (gone[0], min(waiting)) if gone and waiting else None
 

@@ -196,7 +196,7 @@ def _pickled(call: Any) -> bytes:
                 sources[file] = linecache.getlines(file)
             make, fields = self.dispatch_table[CodeType](value)
             return make, tuple(
-                file if isinstance(each, str) and each == "<dynamic-code>" else each for each in fields
+                file if isinstance(field, str) and field == "<dynamic-code>" else field for field in fields
             )
 
     written = io.BytesIO()

@@ -56,7 +56,7 @@ class Starter:
         job, size = self._job, self._job.plan.size
         stores = self._meeting.stores
         return HostJob(
-            **{each.name: getattr(job, each.name) for each in dataclasses.fields(Program)},
+            **{field.name: getattr(job, field.name) for field in dataclasses.fields(Program)},
             job=secrets.token_hex(8),
             version=__version__,
             host=str(plan.host),

@@ -86,7 +86,7 @@ def store_places(
 
 def crowded(places: Sequence[StorePlace]) -> str:
     """Which host the job would not survive the loss of, as it has too many of the stores; "": none."""
-    names = [str(each.host) for each in places]
+    names = [str(place.host) for place in places]
     worst = max(names, key=names.count)
     count = names.count(worst)
     if len(names) - count > len(names) // 2:

@@ -98,7 +98,7 @@ def apply_subcommand(subcommand: Subcommand, parsed: argparse.Namespace) -> argp
     # argparse would take -h for the beginning of a flag of rabitrun's, -hostfile.
     words = ["--help" if each == "-h" else each for each in parsed.command[1:]]
     whole, own = make_parser(is_whole=False).parse_known_args(words, parsed)
-    backends = [each.strip() for each in (whole.setting_backend or "").split(",") if each.strip()]
+    backends = [part.strip() for part in (whole.setting_backend or "").split(",") if part.strip()]
     if backends:
         own += ["--backend", ",".join(backends)]
     if "mpi" in backends:

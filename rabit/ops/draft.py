@@ -63,9 +63,9 @@ class Awaited:
         if not isinstance(error, Exception):  # Ctrl-C says nothing of the call.
             return
         name = self.engine.number_of(self.kind, self.group) if self.name is None else self.name
-        names = [name] if self.count is None else [f"{name}.{each}" for each in range(self.count)]
+        names = [name] if self.count is None else [f"{name}.{index}" for index in range(self.count)]
         self.engine.tell_error(
-            [Request(self.kind, each, group=self.group, root=self.root) for each in names], error
+            [Request(self.kind, name, group=self.group, root=self.root) for name in names], error
         )
 
 

@@ -104,7 +104,7 @@ def misfit(name: str, value: Any, take: Callable[[Any], object]) -> str:
     path = ""
     for _ in range(_DEPTH_MAX):
         items = list(_items(value))
-        found = next((each for each in items if not _takes(take, each[1])), None)
+        found = next((item for item in items if not _takes(take, item[1])), None)
         if found is None:
             break
         path += f"[{found[0]!r}]"

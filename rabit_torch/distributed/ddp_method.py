@@ -94,13 +94,13 @@ class DdpMethod:
         self._pipeline.load_state_dict(with_arrays(saved))
 
     def _slots(self, parameters: Sequence[torch.Tensor]) -> list[TorchSlot]:
-        missing = [tuple(each.shape) for each in parameters if id(each) not in self._slot_of]
+        missing = [tuple(parameter.shape) for parameter in parameters if id(parameter) not in self._slot_of]
         if missing:
             raise InvalidArgument(
                 f"DDP on rank {rabit.rank()} exchanges parameters of shapes {missing[:5]} that this DdpMethod "
                 "was not given. Pass named_parameters of the model that DDP wraps, one object each"
             )
-        return [self._slot_of[id(each)] for each in parameters]
+        return [self._slot_of[id(parameter)] for parameter in parameters]
 
 
 def _slots(

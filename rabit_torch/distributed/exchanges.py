@@ -96,14 +96,14 @@ class Exchanges(EngineGroup):
     ) -> Work:
         """Sends inputs[r] to rank r and receives outputs[r] from it."""
         source = torch.cat([dense(each).reshape(-1) for each in inputs])
-        memory = source.new_empty(sum(each.numel() for each in outputs))
+        memory = source.new_empty(sum(output.numel() for output in outputs))
         view = flat(source, (source.numel(), 1))
         splits = [each.numel() for each in inputs]
         handles = self._exchange(opts, view, splits, memory, source)
-        parts = memory.split([each.numel() for each in outputs])
+        parts = memory.split([output.numel() for output in outputs])
         copies = [
-            (each.detach(), part.reshape(each.shape))
-            for each, part in zip(outputs, parts, strict=True)
+            (output.detach(), part.reshape(output.shape))
+            for output, part in zip(outputs, parts, strict=True)
         ]
         return self._work(handles, list(outputs), copying(copies))
 

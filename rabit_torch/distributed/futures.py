@@ -44,7 +44,7 @@ def _devices_of(outputs: Any) -> list[int | str | torch.device] | None:
     """Of tensors in nested lists: a future has to know on which devices its value will lie."""
     if isinstance(outputs, torch.Tensor):
         return [outputs.device] if outputs.is_cuda else None
-    found: set[Any] = {device for each in outputs for device in _devices_of(each) or ()}
+    found: set[Any] = {device for output in outputs for device in _devices_of(output) or ()}
     return sorted(found, key=str) or None
 
 
@@ -208,7 +208,7 @@ class Completion:
                 self._changed.wait_for(lambda: self._open or self._thread is None)
                 if not self._open:
                     return
-                handle = next((each for every in self._open for each in every.handles), None)
+                handle = next((handle for every in self._open for handle in every.handles), None)
             # What finishes after this look is news: none is missed, whatever is added meanwhile.
             if handle is not None:
                 seen = handle.wait_news(seen, _WAIT_S)

@@ -55,13 +55,13 @@ class Gathers(EngineGroup):
         copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         for outputs, source in zip(output_lists, inputs, strict=True):
             mine = dense(source)
-            total = sum(each.numel() for each in outputs)
+            total = sum(output.numel() for output in outputs)
             whole = mine.new_empty(total)
             handles += self._direct(opts, len(inputs), Kind.ALLGATHER, flat(mine), whole, mine)
-            parts = whole.split([each.numel() for each in outputs])
+            parts = whole.split([output.numel() for output in outputs])
             copies.extend(
-                (each.detach(), part.reshape(each.shape))
-                for each, part in zip(outputs, parts, strict=True)
+                (output.detach(), part.reshape(output.shape))
+                for output, part in zip(outputs, parts, strict=True)
             )
         return self._work(handles, [list(each) for each in output_lists], copying(copies))
 
@@ -96,8 +96,8 @@ class Gathers(EngineGroup):
         handles = self._start(opts, 1, key, None, make, None, (mine, whole))
         parts = whole.split(mine.numel()) if is_root and mine.numel() else []
         copies = [
-            (each.detach(), part.reshape(each.shape))
-            for each, part in zip(outputs, parts, strict=False)
+            (output.detach(), part.reshape(output.shape))
+            for output, part in zip(outputs, parts, strict=False)
         ]
         return self._work(handles, outputs, copying(copies))
 

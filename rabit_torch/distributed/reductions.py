@@ -85,7 +85,7 @@ class Reductions(EngineGroup):
         return self._work(handles, list(tensors), copying(copies) if receives else None)
 
     def _allreduce_sparse(self, tensors: Sequence[torch.Tensor], op: ReduceOp) -> Work:
-        started = [allreduce_sparse_on(self._lines, self._engine, each, op) for each in tensors]
+        started = [allreduce_sparse_on(self._lines, self._engine, tensor, op) for tensor in tensors]
 
         def finish() -> None:
             with torch.no_grad():  # A detached sparse tensor would not share what it is given.
@@ -126,12 +126,12 @@ class Reductions(EngineGroup):
     ) -> Work:
         """Reduces the list of tensors and gives each rank the one of its number."""
         (output,), (parts,) = outputs, input_lists
-        whole = torch.cat([dense(each).reshape(-1) for each in parts])
-        if all(each.numel() == output.numel() for each in parts):
+        whole = torch.cat([dense(part).reshape(-1) for part in parts])
+        if all(part.numel() == output.numel() for part in parts):
             return self.reduce_scatter_single(output, whole, opts)
         op = ReduceOp.SUM if opts is None else op_of(opts)
         everything = self._reduced(Kind.ALLREDUCE, [whole], op, -1)
-        first = sum(each.numel() for each in parts[: self._engine.rank])
+        first = sum(part.numel() for part in parts[: self._engine.rank])
 
         def finish() -> None:
             mine = whole[first : first + output.numel()]

@@ -66,28 +66,28 @@ class TorchState(ObjectState):
         self._check_names(values)
         given = {"model": model, "optimizer": optimizer, **values}
         self._tensors = {name: each for name, each in given.items() if _holds_tensors(each)}
-        self.is_local = any(_has_strategy(each) for each in self._tensors.values())
+        self.is_local = any(_has_strategy(tensor) for tensor in self._tensors.values())
         for name, each in self._tensors.items():
             setattr(self, name, each)
         self._is_made = False
-        rest = {name: each for name, each in values.items() if name not in self._tensors}
+        rest = {name: value for name, value in values.items() if name not in self._tensors}
         super().__init__(per_rank=per_rank, replicas=replicas, **rest)
         self._is_made = True
 
     def _snapshot(self) -> dict[str, Any]:
         # What is under way comes in first, on all ranks together: not where one of them makes its state.
         methods = {
-            name: each.strategy_state_dict()
-            for name, each in self._tensors.items()
-            if _has_strategy(each) and self._is_made
+            name: tensor.strategy_state_dict()
+            for name, tensor in self._tensors.items()
+            if _has_strategy(tensor) and self._is_made
         }
-        tensors = {name: each.state_dict() for name, each in self._tensors.items()}
+        tensors = {name: tensor.state_dict() for name, tensor in self._tensors.items()}
         return {"tensors": tensors, "methods": methods, **super()._snapshot()}
 
     def own_part(self) -> Any:
         assert self._saved is not None
         are_apart = any(
-            each.strategy.uses_step for each in self._tensors.values() if _has_strategy(each)
+            tensor.strategy.uses_step for tensor in self._tensors.values() if _has_strategy(tensor)
         )
         own = {
             name: saved if are_apart else _buffers(self._tensors[name], saved)
@@ -122,17 +122,17 @@ class TorchState(ObjectState):
 
     def restore(self) -> None:
         assert self._saved is not None
-        for name, each in self._tensors.items():
+        for name, tensor in self._tensors.items():
             # An optimizer takes the tensors that it is given for its own.
-            each.load_state_dict(copy.deepcopy(self._saved["tensors"][name]))
+            tensor.load_state_dict(copy.deepcopy(self._saved["tensors"][name]))
         super().restore()
 
     def broadcast(self, root_rank: int) -> None:
-        for each in self._tensors.values():
-            if isinstance(each, torch.nn.Module):
-                broadcast_parameters(each.state_dict(), root_rank)
+        for tensor in self._tensors.values():
+            if isinstance(tensor, torch.nn.Module):
+                broadcast_parameters(tensor.state_dict(), root_rank)
             else:
-                broadcast_optimizer_state(each, root_rank)
+                broadcast_optimizer_state(tensor, root_rank)
         super().broadcast(root_rank)
 
 

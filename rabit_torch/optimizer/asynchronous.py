@@ -83,7 +83,7 @@ class _Steps:
 
     def _flat(self) -> dict[torch.dtype, torch.Tensor]:
         return {
-            dtype: torch.cat([each.detach().cpu().reshape(-1) for each in parameters])
+            dtype: torch.cat([parameter.detach().cpu().reshape(-1) for parameter in parameters])
             for dtype, parameters in self._parameters.items()
         }
 

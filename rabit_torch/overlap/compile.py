@@ -57,7 +57,7 @@ class LateGradients:
             _warn_once(_LATE_WARNING.format(share=share, late=len(late), total=len(self._bytes)))
 
     def _size(self, parameters: frozenset[int]) -> int:
-        return sum(self._bytes[each] for each in parameters)
+        return sum(self._bytes[parameter] for parameter in parameters)
 
 
 def _warn_once(text: str) -> None:
@@ -77,7 +77,7 @@ def _roots() -> list[Any]:
     while frame is not None and frame.f_code.co_name != "_engine_run_backward":
         frame = frame.f_back
     outputs = frame.f_locals.get("t_outputs", ()) if frame is not None else ()
-    nodes = [getattr(each, "grad_fn", None) or getattr(each, "node", None) for each in outputs]
+    nodes = [getattr(output, "grad_fn", None) or getattr(output, "node", None) for output in outputs]
     return [node for node in nodes if node is not None]
 
 
@@ -90,7 +90,7 @@ def _made_by_graphs(roots: list[Any], known: dict[int, int]) -> list[frozenset[i
         node = waiting.pop()
         followers = [each for each, _ in node.next_functions if each is not None]
         if "CompiledFunction" in node.name():
-            made = (id(getattr(each, "variable", None)) for each in followers)
+            made = (id(getattr(follower, "variable", None)) for follower in followers)
             found.append(frozenset(each for each in made if each in known))
         for each in followers:
             if each not in seen:

@@ -113,7 +113,7 @@ class DividedModel:
         self.process_set = process_set
         self.divided: dict[torch.nn.Parameter, Divided] = {}
         by_unit: dict[str, list[PartStorage]] = {plan.name: [] for plan in plans}
-        by_name = {name: each for plan in plans for name, each in plan.parameters.items()}
+        by_name = {name: parameter for plan in plans for name, parameter in plan.parameters.items()}
         for flat in layout.flats:
             parameters = [by_name[entry.name] for entry in flat.entries]
             storage = PartStorage(layout, flat, parameters, process_set, prefix)
@@ -124,7 +124,7 @@ class DividedModel:
         self.gathers = Gathers(list(units.values()), chosen if window is None else window)
         for flat in layout.flats:
             unit = units[flat.entries[0].unit]
-            storage = next(each for each in unit.storages if each.flat is flat)
+            storage = next(storage for storage in unit.storages if storage.flat is flat)
             for place, entry in enumerate(flat.entries):
                 parameter = by_name[entry.name]
                 divided = Divided(entry.name, parameter, self.gathers, unit, storage, place)
@@ -148,14 +148,14 @@ class DividedModel:
             plan.module.register_forward_pre_hook(_calling(gathers.enter, unit))
             plan.module.register_forward_hook(_calling(gathers.leave, unit), always_call=True)
         for module in cast("Iterator[Any]", model.modules()):
-            if any(each in self.divided for each in module.parameters(recurse=False)):
+            if any(parameter in self.divided for parameter in module.parameters(recurse=False)):
                 module._register_state_dict_hook(_parts_into)
                 module._register_load_state_dict_pre_hook(_parts_from, with_module=True)
 
     def units_of(self, module: torch.nn.Module) -> list[Unit]:
         """The units that parameters of `module` belong to."""
         found = {
-            id(self.divided[each].unit) for each in module.parameters() if each in self.divided
+            id(self.divided[parameter].unit) for parameter in module.parameters() if parameter in self.divided
         }
         return [unit for unit in self.gathers.units if id(unit) in found]
 
@@ -284,7 +284,7 @@ def gathered(model: torch.nn.Module, *, write: bool = False) -> Iterator[torch.n
     all ranks alike; each rank keeps its part of the changed values. The memory is that of the whole module.
     """
     divided = [
-        each.rabit_divided for each in model.parameters() if isinstance(each, DividedParameter)
+        parameter.rabit_divided for parameter in model.parameters() if isinstance(parameter, DividedParameter)
     ]
     if not divided:
         yield model

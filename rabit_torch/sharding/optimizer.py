@@ -71,7 +71,7 @@ class ShardedOptimizer:
         with torch.no_grad():
             self._rabit_states.step()
         # The backward pass reaches last what the forward pass reads first.
-        whole = [each for each in reversed(self._rabit_storages) if isinstance(each, FlatStorage)]
+        whole = [storage for storage in reversed(self._rabit_storages) if isinstance(storage, FlatStorage)]
         for storage in whole:
             storage.gather(self._rabit_crosses)
         if divided is not None:
@@ -383,7 +383,7 @@ def _places(
     for flat in layout.flats:
         parameters = [by_name[entry.name] for entry in flat.entries]
         storage = FlatStorage(layout, flat, parameters, process_set, prefix, passes)
-        where.update((each, (storage, place)) for place, each in enumerate(parameters))
+        where.update((parameter, (storage, place)) for place, parameter in enumerate(parameters))
         storage.backlog = backlog if is_scattered else None
     for each, found in parts.items():
         found.storage.passes = passes

@@ -53,9 +53,9 @@ def _stepped(optimizer: torch.optim.Optimizer, group: dict[str, Any], parts: int
     tensors = (
         [start.clone()]
         if parts == 1
-        else [each.clone() for each in torch.split(start.flatten(), _CUT)]
+        else [part.clone() for part in torch.split(start.flatten(), _CUT)]
     )
-    slices = [torch.nn.Parameter(each) for each in tensors]
+    slices = [torch.nn.Parameter(tensor) for tensor in tensors]
     probe = copy.copy(optimizer)
     # The state of the optimizer, its hooks, and a `step` that a scheduler has wrapped stay its own.
     own = {key: value for key, value in vars(optimizer).items() if key != "step"}

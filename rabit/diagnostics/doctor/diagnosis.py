@@ -41,7 +41,7 @@ class Diagnosis:
     def document(self) -> dict[str, Any]:
         """The stable schema of `rabitrun doctor --json`."""
         return {
-            "causes": [each.document() for each in self.causes],
+            "causes": [cause.document() for cause in self.causes],
             "phase": self.phase,
             "healthy": self.is_healthy,
             "summary": self.summary,
@@ -69,7 +69,7 @@ def diagnose(look: Mapping[str, Any], words: str = "") -> Diagnosis:
     causes.sort(key=lambda each: -each.score)
     # A general cause is no news where a special one explains the same rank.
     if len(causes) > 1 and causes[0].score >= 0.85:
-        causes = [each for each in causes if each is causes[0] or each.row.name not in _SPECIAL]
+        causes = [cause for cause in causes if cause is causes[0] or cause.row.name not in _SPECIAL]
     return Diagnosis(picture, tuple(causes[:_CAUSES]), _summary(picture))
 
 
@@ -113,10 +113,10 @@ def verdict_lines(diagnosis: Diagnosis, most: int = 6) -> list[str]:
     lines = [f"{first.confidence}: {first.row.title} ({first.row.name})"]
     lines += [f"  {each}" for each in first.found.evidence[: most - 3]]
     lines.append(f"  fix: {first.fix}")
-    others = ", ".join(f"{each.row.name} ({each.confidence})" for each in diagnosis.causes[1:])
+    others = ", ".join(f"{cause.row.name} ({cause.confidence})" for cause in diagnosis.causes[1:])
     if others and len(lines) < most:
         lines.append(f"  or: {others}")
-    return [printable(each) for each in lines[:most]]
+    return [printable(line) for line in lines[:most]]
 
 
 def report_lines(diagnosis: Diagnosis, has_stacks: bool = True) -> list[str]:
@@ -132,7 +132,7 @@ def report_lines(diagnosis: Diagnosis, has_stacks: bool = True) -> list[str]:
         lines.append("no row of the table explains it: see the stacks")
     if has_stacks and diagnosis.picture.phase in ("hung", "idle", "starting"):
         lines += stacks_of(diagnosis.picture)
-    return [printable(each) for each in lines]
+    return [printable(line) for line in lines]
 
 
 def stacks_of(picture: Picture, ranks: tuple[int, ...] = ()) -> list[str]:

@@ -197,7 +197,7 @@ def _instructions(view: HostsView) -> list[Found]:
     if len(set(flags.values())) < 2:
         return []
     usual = Counter(flags.values()).most_common(1)[0][0]
-    odd = [host for host, each in flags.items() if each != usual]
+    odd = [host for host, flag in flags.items() if flag != usual]
     return [Found(0.5, (), odd, "", [f"{', '.join(odd)} have other vector instructions than the rest"], {})]
 
 

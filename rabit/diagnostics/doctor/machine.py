@@ -182,9 +182,9 @@ def pinned(picture: Picture) -> Found | None:
         for place, view in enumerate(views):
             own = set(view.process.get("affinity", ()))
             same = [
-                each
-                for each in views[place + 1 :]
-                if own and set(each.process.get("affinity", ())) & own
+                view
+                for view in views[place + 1 :]
+                if own and set(view.process.get("affinity", ())) & own
             ]
             crowd = [view, *same]
             shared = set().union(*(each.process["affinity"] for each in crowd)) if same else own
@@ -211,9 +211,9 @@ def gil_held(picture: Picture) -> Found | None:
     for view in [picture.ranks[rank] for rank in picture.late]:
         threads = [each for each in view.document.get("stacks", [])[-1:] for each in each]
         busy = [
-            each
-            for each in threads
-            if not each["main"] and each["frames"] and "ctypes" in str(each["frames"][:2])
+            thread
+            for thread in threads
+            if not thread["main"] and thread["frames"] and "ctypes" in str(thread["frames"][:2])
         ]
         if busy:
             file, line, function = busy[0]["frames"][0]
@@ -279,7 +279,7 @@ def leak(picture: Picture) -> Found | None:
     """The memory of a rank grows without an end."""
     for view in picture.ranks.values():
         sizes = [
-            (each["time_ns"], each["rss_bytes"]) for each in view.samples if each.get("rss_bytes")
+            (sample["time_ns"], sample["rss_bytes"]) for sample in view.samples if sample.get("rss_bytes")
         ]
         if len(sizes) < 10:
             continue
@@ -392,13 +392,13 @@ def crashed(picture: Picture) -> Found | None:
     view = views[0]
     name = _CRASHES[view.end["status"]]
     evidence = [f"rank {view.rank} was killed by {name} after {view.steps} steps"]
-    running = [each for each in view.operations if each["state"] == "open"]
+    running = [operation for operation in view.operations if operation["state"] == "open"]
     evidence.append(
         f"{len(running)} operations were under way: {running[0]['kind']} '{running[0]['name']}'"
         if running
         else "no operation of rabit was under way"
     )
-    hosts = {each.host for each in views}
+    hosts = {view.host for view in views}
     if name == "SIGILL":
         evidence.append(
             f"hosts that have it: {', '.join(sorted(hosts))}: their processors may lack an instruction"
@@ -406,7 +406,7 @@ def crashed(picture: Picture) -> Found | None:
     if name == "SIGBUS":
         evidence.append("memory that was promised was not there: a full /dev/shm does this")
     return Found(
-        0.9, [each.rank for each in views], sorted(hosts), view.line, evidence, {"signal": name}
+        0.9, [view.rank for view in views], sorted(hosts), view.line, evidence, {"signal": name}
     )
 
 

@@ -52,14 +52,15 @@ class RankView:
 
     @cached_property
     def open(self) -> list[Mapping[str, Any]]:
-        return [each for each in self.operations if each["state"] == "open"]
+        return [operation for operation in self.operations if operation["state"] == "open"]
 
     @cached_property
     def waits_for(self) -> list[Mapping[str, Any]]:
         """What is open and not agreed: some rank has not submitted it."""
-        found = [each for each in self.open if not each["agreed_ns"]]
+        found = [operation for operation in self.open if not operation["agreed_ns"]]
         if not found and "status" in self.end:  # What waited has failed with its job.
-            found = [each for each in self.operations[-8:] if each["state"] == "failed" and not each["agreed_ns"]]
+            failed = [operation for operation in self.operations[-8:] if operation["state"] == "failed"]
+            found = [operation for operation in failed if not operation["agreed_ns"]]
         return found
 
     @property
@@ -83,7 +84,7 @@ class RankView:
         """Of the main thread, one for each time that it was asked."""
         found = []
         for threads in self.document.get("stacks", []):
-            main = next((each["frames"] for each in threads if each["main"]), None)
+            main = next((thread["frames"] for thread in threads if thread["main"]), None)
             if main:
                 found.append(main)
         return found
@@ -155,7 +156,7 @@ class RankView:
 
     @cached_property
     def step_s(self) -> list[float]:
-        return [each["duration_ns"] / 1e9 for each in self.marks if each["text"] == "step"]
+        return [mark["duration_ns"] / 1e9 for mark in self.marks if mark["text"] == "step"]
 
 
 def _holds(stack: Sequence[Frame], words: Sequence[str]) -> bool:
@@ -226,7 +227,7 @@ class Picture:
         return {
             rank
             for rank, view in self.ranks.items()
-            if any(each["group"] == group for each in view.operations)
+            if any(operation["group"] == group for operation in view.operations)
         }
 
     @cached_property
@@ -273,10 +274,10 @@ class Picture:
         """Of each agreed operation when each rank submitted it, in seconds of rank 0's host's clock."""
         found: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
         for rank, view in self.ranks.items():
-            for each in view.operations:
-                if each["round"] and each["kind"] not in _PAIRS:
-                    found[each["epoch"], each["round"]][rank] = self.aligned(
-                        rank, each["submitted_ns"]
+            for operation in view.operations:
+                if operation["round"] and operation["kind"] not in _PAIRS:
+                    found[operation["epoch"], operation["round"]][rank] = self.aligned(
+                        rank, operation["submitted_ns"]
                     )
         return [found[key] for key in sorted(found)]
 
@@ -289,15 +290,15 @@ class Picture:
         first = next((view for view in self.ranks.values() if view.operations), None)
         if first is None:
             return {}
-        agreed = {each["round"]: each["agreed_ns"] for each in first.operations if each["round"]}
+        agreed = {operation["round"]: operation["agreed_ns"] for operation in first.operations if operation["round"]}
         found = {}
         for rank, view in self.ranks.items():
             if view.header.get("boot") == first.header.get("boot"):
                 continue  # One clock.
             gaps = [
-                each["agreed_ns"] - agreed[each["round"]]
-                for each in view.operations
-                if each["round"] in agreed
+                operation["agreed_ns"] - agreed[operation["round"]]
+                for operation in view.operations
+                if operation["round"] in agreed
             ]
             found[rank] = int(statistics.median(gaps)) if gaps else 0
         return found

@@ -198,10 +198,10 @@ def fork_deadlock(picture: Picture) -> Found | None:
         workers = [each for each in view.document.get("workers", []) if each.get("state") == "S"]
         if not workers or view.is_in(*_LOADER) < 0.5:
             continue
-        stuck = [each for each in workers if "futex" in str(each.get("waits_in", ""))]
+        stuck = [worker for worker in workers if "futex" in str(worker.get("waits_in", ""))]
         if not stuck or len(view.document["workers"]) != len(workers):
             continue
-        spent = sum(each.get("user_ms", 0) for each in workers)
+        spent = sum(worker.get("user_ms", 0) for worker in workers)
         evidence = [
             f"rank {view.rank} waits for its loader at {view.frame_with(*_LOADER)}",
             f"{len(stuck)} of {len(workers)} worker processes wait for a lock (futex), having used {spent} ms in all",
@@ -224,7 +224,7 @@ def loader_slow(picture: Picture) -> Found | None:
         if share < 0.4:
             continue
         workers = view.document.get("workers", [])
-        busy = sum(each.get("state") == "R" for each in workers)
+        busy = sum(worker.get("state") == "R" for worker in workers)
         if workers and not busy and picture.phase == "hung":
             continue
         waits_for_disk = sum(each.get("state") == "D" for each in [*workers, view.process])
@@ -254,7 +254,7 @@ def loader_disk(picture: Picture) -> Found | None:
     """The late rank or its workers wait for storage."""
     for view in _late_views(picture):
         processes = [view.process, *view.document.get("workers", [])]
-        asleep = [each for each in processes if each.get("state") == "D"]
+        asleep = [process for process in processes if process.get("state") == "D"]
         delay = (view.rate("block_io_ms") or 0.0) / 1e3
         if not asleep and delay < 0.2:
             continue
@@ -328,7 +328,7 @@ def checkpoint(picture: Picture) -> Found | None:
     """The late rank writes a checkpoint."""
     for view in _late_views(picture):
         share = view.is_in(*_CHECKPOINT)
-        marked = [each for each in view.marks if "checkpoint" in each["text"]]
+        marked = [mark for mark in view.marks if "checkpoint" in mark["text"]]
         if share < 0.3:
             continue
         evidence = [f"rank {view.rank} is at {view.frame_with(*_CHECKPOINT)}"]
@@ -365,16 +365,16 @@ def collector(picture: Picture) -> Found | None:
     """The garbage collector takes a good part of the time of the late rank."""
     for rank in picture.late or list(picture.ranks):
         view = picture.ranks[rank]
-        pauses = [each for each in view.marks if each["text"].startswith("gc ")]
+        pauses = [mark for mark in view.marks if mark["text"].startswith("gc ")]
         if not pauses or not view.marks:
             continue
-        span = max(each["end_ns"] for each in view.marks) - min(
-            each["end_ns"] for each in view.marks
+        span = max(mark["end_ns"] for mark in view.marks) - min(
+            mark["end_ns"] for mark in view.marks
         )
-        share = sum(each["duration_ns"] for each in pauses) / max(span, 1)
+        share = sum(pause["duration_ns"] for pause in pauses) / max(span, 1)
         if len(pauses) < 2 or share < 0.05:
             continue
-        longest = max(each["duration_ns"] for each in pauses) / 1e6
+        longest = max(pause["duration_ns"] for pause in pauses) / 1e6
         evidence = [
             f"the garbage collector of rank {rank} takes {share:.0%} of the time, up to {longest:.0f} ms at once"
         ]
@@ -418,7 +418,7 @@ def raised(picture: Picture) -> Found | None:
     view = picture.ranks[min(own)[1]]
     message = str(view.end.get("message", "")).partition("\n")[0]
     text = f"rank {view.rank} raised {view.end['raised']}" + (f": {message}" if message else "")
-    steps = statistics.median([each.steps for each in picture.ranks.values()])
+    steps = statistics.median([rank.steps for rank in picture.ranks.values()])
     evidence = [text, f"after {view.steps} steps; the median of all ranks is {steps:g}"]
     return Found(
         0.91,

@@ -50,9 +50,9 @@ def look_at(
             "before": before.get(rank, {}),
             "now": process_facts(pids[rank]) if rank in pids else {},
             "workers": workers.get(rank, []),
-            "stacks": [each[rank][0] for each in answers if rank in each],
+            "stacks": [answer[rank][0] for answer in answers if rank in answer],
             "no_stacks": next(
-                (each[rank][1] for each in answers if rank in each and each[rank][1]), ""
+                (answer[rank][1] for answer in answers if rank in answer and answer[rank][1]), ""
             ),
         }
     return {"host": {**host_facts(own), "name": host, "before": first}, "ranks": documents}
@@ -84,12 +84,12 @@ def look_at_folder(paths: Sequence[Path]) -> dict[str, Any]:
 
 def rank_document(record: Record) -> dict[str, Any]:
     """A record as JSON has it, with its last operations, marks and samples."""
-    kept = [each for each in record.operations[:-_LAST_OPERATIONS] if each.state == "open"]
+    kept = [operation for operation in record.operations[:-_LAST_OPERATIONS] if operation.state == "open"]
     return {
         "header": record.header,
         "counters": record.counters,
         "operations": [each._asdict() for each in (*kept, *record.operations[-_LAST_OPERATIONS:])],
-        "marks": [each._asdict() for each in record.marks[-_LAST_MARKS:]],
+        "marks": [mark._asdict() for mark in record.marks[-_LAST_MARKS:]],
         "samples": record.samples[-_LAST_SAMPLES:],
     }
 

@@ -66,9 +66,9 @@ def describe() -> dict[str, Any]:
     with contextlib.suppress(OSError):
         line = next(
             (
-                each
-                for each in Path("/proc/cpuinfo").read_text().splitlines()
-                if each.startswith("flags")
+                line
+                for line in Path("/proc/cpuinfo").read_text().splitlines()
+                if line.startswith("flags")
             ),
             "",
         )

@@ -89,7 +89,7 @@ def host_facts(own: set[int], with_others: bool = True) -> dict[str, Any]:
     }
     words = _text(Path("/proc/stat")).partition("\n")[0].split()
     if len(words) > 8:
-        ticks = [int(each) * _TICK_MS for each in words[1:]]
+        ticks = [int(word) * _TICK_MS for word in words[1:]]
         found.update(
             busy_ms=sum(ticks[:3]) + sum(ticks[5:8]), idle_ms=ticks[3] + ticks[4], steal_ms=ticks[7]
         )

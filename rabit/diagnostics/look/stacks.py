@@ -106,7 +106,7 @@ def parse(text: str, main_thread: int) -> list[dict[str, Any]]:
 
 def users_line(frames: Sequence[Frame]) -> str:
     """ "train.py:31, in main": the innermost frame of the user's own code; else the innermost outside rabit."""
-    outside = [each for each in frames if not is_ours(each[0])]
+    outside = [frame for frame in frames if not is_ours(frame[0])]
     own = [each for each in outside if not is_installed(each[0])]
     if not (own or outside):
         return ""
@@ -119,7 +119,7 @@ def merged(stacks: Mapping[int, Sequence[Frame]]) -> list[tuple[list[int], Seque
     by_stack: dict[tuple[tuple[Any, ...], ...], list[int]] = {}
     for rank in sorted(stacks):
         by_stack.setdefault(tuple(tuple(each) for each in stacks[rank]), []).append(rank)
-    return [(ranks, [list(each) for each in frames]) for frames, ranks in by_stack.items()]
+    return [(ranks, [list(frame) for frame in frames]) for frames, ranks in by_stack.items()]
 
 
 def ranks_text(ranks: Iterable[int]) -> str:

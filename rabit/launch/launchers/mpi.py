@@ -66,7 +66,7 @@ def mpi_command(job: Job) -> tuple[list[str], dict[str, str]]:
     shared = {**_threads(job), **meeting, **job.tuning, **job.user}
     environ = {"PYTHONUNBUFFERED": "1", **base_environ(job.environ), **shared}
     version = _version(mpiexec)
-    hosts = [(str(each.host.name), len(each.places)) for each in job.plan.hosts]
+    hosts = [(str(host.host.name), len(host.places)) for host in job.plan.hosts]
     passed = {name: environ[name] for name in sorted({"PYTHONUNBUFFERED", *shared})}
     # The first one that says its name: Intel's is a Hydra too, and Open MPI 4 is "OpenRTE".
     known = {
@@ -87,8 +87,8 @@ def mpi_command(job: Job) -> tuple[list[str], dict[str, str]]:
 
 def _threads(job: Job) -> dict[str, str]:
     """OMP_NUM_THREADS, unless it is set, on this machine; mpiexec gives all hosts one value."""
-    ranks = [len(each.places) for each in job.plan.hosts]
-    if "OMP_NUM_THREADS" in job.environ or not all(each.host.is_here for each in job.plan.hosts):
+    ranks = [len(host.places) for host in job.plan.hosts]
+    if "OMP_NUM_THREADS" in job.environ or not all(host.host.is_here for host in job.plan.hosts):
         return {}
     here = HostProcessors.here()
     return {"OMP_NUM_THREADS": str(thread_count(0, bind("none", sum(ranks), here), here.quota))}
@@ -102,7 +102,7 @@ def _for_open_mpi(
     job: Job, hosts: list[tuple[str, int]], passed: Mapping[str, str]
 ) -> list[str]:
     flags = ["--oversubscribe"]
-    if not any(each.startswith(("--bind-to", "-bind-to")) for each in job.mpi_arguments):
+    if not any(argument.startswith(("--bind-to", "-bind-to")) for argument in job.mpi_arguments):
         flags += ["--bind-to", f"{job.bind_to}:overload-allowed"]
     flags += ["-H", ",".join(f"{name}:{count}" for name, count in hosts)]
     for name in passed:

@@ -213,7 +213,7 @@ def _watching(
 def _allow_descriptors(job: Job) -> None:
     """Raises the soft limit of open files, if the pipes to children and agents exceed it."""
     plan, grows = job.plan, job.grows
-    children = sum(len(each.numbers) for each in plan.hosts if job.starts_here(each.host))
+    children = sum(len(host.numbers) for host in plan.hosts if job.starts_here(host.host))
     children += len(plan.hosts) + (0 if grows is None else 2 * (grows.most + grows.spares))
     needed = 64 + children * (7 if job.output_folder is not None else 5)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -268,9 +268,9 @@ def _thread_note(job: Job) -> str:
         return f"OMP_NUM_THREADS is {given}, as set by you"
     here = HostProcessors.here()
     counts = {
-        str(each.host): thread_count(0, bind(job.bind_to, len(each.places), here), here.quota)
-        for each in job.plan.hosts
-        if each.places and job.starts_here(each.host)
+        str(host.host): thread_count(0, bind(job.bind_to, len(host.places), here), here.quota)
+        for host in job.plan.hosts
+        if host.places and job.starts_here(host.host)
     }
     if not counts:
         return "OMP_NUM_THREADS is unset: each host sets its cores divided by its ranks"

@@ -141,7 +141,7 @@ class Agent:
             return  # The launcher has seen our version and tells the user.
         # This host's own variables, such as HOME, and the job's on top.
         job = _with_own_environ(job)
-        self._running = {each.rank for each in job.ranks}
+        self._running = {rank.rank for rank in job.ranks}
         self._node = LocalNode(job, self, self._selector)
         self._job = job
         if job.stores:

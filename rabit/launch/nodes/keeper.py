@@ -168,7 +168,7 @@ def _with_ends(membership: Membership, ends: Mapping[int, str]) -> Membership:
 
 
 def _is_over(membership: Membership) -> bool:
-    return all(each in membership.ended for each in membership.members)
+    return all(member in membership.ended for member in membership.members)
 
 
 def _outcome(membership: Membership) -> str:

@@ -55,7 +55,7 @@ class LocalNode:
 
     def __init__(self, job: HostJob, events: Events, selector: selectors.BaseSelector) -> None:
         self.host = job.host
-        self.ranks = tuple(each.rank for each in job.ranks)
+        self.ranks = tuple(rank.rank for rank in job.ranks)
         self._job = job
         self._events = events
         self._selector = selector
@@ -74,7 +74,7 @@ class LocalNode:
         host = HostProcessors.here()
         try:
             # Servers are last.
-            servers = sum(each.is_server for each in self._job.ranks)
+            servers = sum(rank.is_server for rank in self._job.ranks)
             first_server = len(self._job.ranks) - servers
             ranks = self._job.slots or first_server
             places, serving = bind_with_servers(self._job.bind_to, ranks, servers, host)

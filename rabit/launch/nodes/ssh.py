@@ -77,8 +77,8 @@ def ssh_command(
         command += ["-p", str(ssh.port)]
     if ssh.identity_file is not None:
         command += ["-i", str(ssh.identity_file)]
-    for each in ssh.options:
-        command += ["-o", each]
+    for option in ssh.options:
+        command += ["-o", option]
     # ssh hands one text to a shell over there, so the words are quoted for it.
     agent = [ssh.python or sys.executable, "-m", module]
     if python_path:
@@ -151,7 +151,7 @@ class RemoteNode:
         is_here: bool = False,
     ) -> None:
         self.host = job.host
-        self.ranks = tuple(each.rank for each in job.ranks)
+        self.ranks = tuple(rank.rank for rank in job.ranks)
         self._is_here = is_here
         self._target = host
         self._job = job

@@ -111,9 +111,9 @@ def make_parser(is_whole: bool = True) -> argparse.ArgumentParser:
         "placement": "secret",
     }
     groups = {key: parser.add_argument_group(title) for key, title in titles.items()}
-    for each in Config.settings():
-        if each.flag:
-            _add_setting(groups[each.group], each)
+    for setting in Config.settings():
+        if setting.flag:
+            _add_setting(groups[setting.group], setting)
     horovod.add_to(parser.add_argument_group("flags of horovodrun, understood as well"))
     if is_whole:
         parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)

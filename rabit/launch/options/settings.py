@@ -37,7 +37,7 @@ def read_settings(parsed: argparse.Namespace, environ: Mapping[str, str]) -> Job
 
     A flag wins over a variable, a variable (RABIT_ or Horovod's) over the file.
     """
-    by_name = {each.name: each for each in Config.settings()}
+    by_name = {setting.name: setting for setting in Config.settings()}
     texts, notices = _from_flags(parsed, by_name)
     given = {
         name: (by_name[name].parse(text, source), source) for name, (text, source) in texts.items()

@@ -195,7 +195,7 @@ class Output:
             bars.tick(now)
 
     def _has_bars(self) -> bool:
-        return any(len(each) for each in self._bars.values())
+        return any(len(bar) for bar in self._bars.values())
 
     def _write_partials(self, now: float) -> None:
         for (rank, stream), place in self._streams.items():
@@ -208,7 +208,7 @@ class Output:
             return self._collapser.due
         times = [each for each in (bars.due() for bars in self._bars.values()) if each is not None]
         if self._style.is_terminal and not self._has_bars():
-            waiting = (each.partial_since for each in self._streams.values() if each.partial)
+            waiting = (stream.partial_since for stream in self._streams.values() if stream.partial)
             times += [each + _PARTIAL_WAIT_S for each in waiting]
         return min(times, default=None)
 

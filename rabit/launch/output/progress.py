@@ -23,7 +23,7 @@ _ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
 def last_state(text: bytes) -> bytes:
     """What a line shows whose beginning has been written anew after each carriage return."""
-    states = [each for each in _MOVES.sub(b"", text).split(b"\r") if each]
+    states = [part for part in _MOVES.sub(b"", text).split(b"\r") if part]
     return states[-1] if states else b""
 
 
@@ -35,8 +35,8 @@ def rewritten_lines(lines: bytes) -> bytes:
     if b"\r" not in lines:
         return lines
     return b"\n".join(
-        last_state(each) if each.startswith(b"\r") or each.count(b"\r") > 1 else each
-        for each in lines.split(b"\n")
+        last_state(part) if part.startswith(b"\r") or part.count(b"\r") > 1 else part
+        for part in lines.split(b"\n")
     )
 
 
@@ -108,7 +108,7 @@ class Bars:
         """When `tick` has something to do, as time.monotonic(), or None."""
         if self._size is not None:
             return None if math.isinf(self._redraw_at) and self._redraw_at > 0 else self._redraw_at
-        waiting = [each.due for each in self._bars.values() if each.text != each.written]
+        waiting = [bar.due for bar in self._bars.values() if bar.text != bar.written]
         return min(waiting, default=None)
 
     def _write_due(self, now: float) -> None:
