@@ -194,11 +194,9 @@ Status ConnectThrough(const Options& options, const Members& members, Deadline d
   const Status listens = made.pool->Listen(ListenAddress(options.bind_address), epoch);
   if (!listens.ok()) return AddContext(options, "opening its port", listens);
   const std::string address = made.pool->listener().address();
-  // Servers read nothing else of the ranks, and members look at it for whom they still reach
-  // (rabit/rendezvous/reach.py).
-  if (options.servers > 0 || !members.are_ranks()) {
-    RABIT_RETURN_IF_ERROR(Tell(options, members, book, "address", address));
-  }
+  // For those that read nothing else of a rank: servers, ranks that sum for others, and members
+  // that look for whom they still reach (rabit/rendezvous/reach.py).
+  RABIT_RETURN_IF_ERROR(Tell(options, members, book, "address", address));
   Result<Hosts> hosts = MeetHosts(options, members, book, address, deadline);
   if (!hosts.ok()) return AddContext(options, "looking for all ranks", hosts.status());
   made.topology = std::move(hosts->topology);

@@ -65,7 +65,7 @@ int64_t LagOf(const PlannedTree& tree, int rank) {
 }
 
 // What one tree does to the memory of this rank.
-struct Share {
+struct TreeShare {
   const PlannedTree* tree;
   Range range;           // in elements of `in`
   int64_t chunk_count;   // elements
@@ -83,7 +83,7 @@ struct Reduction {
 class PlannedPass {
  public:
   PlannedPass(const CollectiveCall& call, DType dtype, const Reduction& reduction,
-              const Share& share, Tag tag)
+              const TreeShare& share, Tag tag)
       : call_(call),
         dtype_(dtype),
         reduction_(reduction),
@@ -170,7 +170,7 @@ class PlannedPass {
   const CollectiveCall& call_;
   const DType dtype_;
   const Reduction reduction_;
-  const Share share_;
+  const TreeShare share_;
   const bool has_up_, has_down_, is_root_;
   const Neighbours up_, down_;
   const int64_t chunks_;
@@ -230,7 +230,7 @@ Status PlannedPass::SendDown(int64_t k) {
 }
 
 Status RunPasses(const CollectiveCall& call, DType dtype, const Reduction& reduction,
-                 const std::vector<Share>& shares) {
+                 const std::vector<TreeShare>& shares) {
   std::vector<std::unique_ptr<PlannedPass>> passes;
   int64_t scratch_bytes = 0, iterations = 0;
   for (size_t t = 0; t < shares.size(); ++t) {
@@ -282,7 +282,7 @@ int64_t Aligned(int64_t count, DType dtype) {
 
 // Adds one share for each tree over `whole`, in proportion to the weights.
 void AddShares(const std::vector<PlannedTree>& trees, DType dtype, Range whole, int64_t steps,
-               Share share, std::vector<Share>& shares) {
+               TreeShare share, std::vector<TreeShare>& shares) {
   double sum = 0, before = 0;
   for (const PlannedTree& tree : trees) sum += static_cast<double>(tree.weight);
   int64_t begin = whole.begin;
@@ -301,14 +301,14 @@ void AddShares(const std::vector<PlannedTree>& trees, DType dtype, Range whole, 
   }
 }
 
-std::vector<Share> SharesOf(const TreePlan& plan, Kind kind, int root, const TensorView& buffer) {
+std::vector<TreeShare> SharesOf(const TreePlan& plan, Kind kind, int root, const TensorView& buffer) {
   const std::vector<PlannedTree>& trees = plan.Trees(kind, root);
   int64_t height = 0;
   for (const PlannedTree& tree : trees) height = std::max(height, HeightOf(tree));
   auto* const data = static_cast<std::byte*>(buffer.data);
   const int64_t steps = StepsFor(plan, static_cast<int64_t>(buffer.bytes()), height,
                                  static_cast<int64_t>(trees.size()));
-  std::vector<Share> shares;
+  std::vector<TreeShare> shares;
   AddShares(trees, buffer.dtype, {0, buffer.count}, steps, {nullptr, {}, 0, data, data, 0, false},
             shares);
   return shares;
@@ -351,7 +351,7 @@ Status PlannedBroadcast(const CollectiveCall& call, const TreePlan& plan, Bytes 
 Status PlannedAllgather(const CollectiveCall& call, const TreePlan& plan, ConstBytes mine,
                         Bytes all, std::span<const int64_t> part_bytes) {
   const int64_t steps = StepsOfParts(plan, Kind::kAllgather, static_cast<int64_t>(all.size()));
-  std::vector<Share> shares;
+  std::vector<TreeShare> shares;
   Range part;
   for (int root = 0; root < call.size(); ++root) {
     part = {part.end, part.end + part_bytes[static_cast<size_t>(root)]};
@@ -369,7 +369,7 @@ Status PlannedReduceScatter(const CollectiveCall& call, const TreePlan& plan, co
                             ReduceOp op, const Epilogue& epilogue) {
   const int64_t steps =
       StepsOfParts(plan, Kind::kReduceScatter, static_cast<int64_t>(in.bytes()));
-  std::vector<Share> shares;
+  std::vector<TreeShare> shares;
   Range part;
   for (int root = 0; root < call.size(); ++root) {
     part = {part.end, part.end + part_counts[static_cast<size_t>(root)]};

@@ -191,15 +191,20 @@ uint32_t Record::Text(std::string_view text) {
 
 uint32_t Record::WordOf(std::string_view word) {
   if (word.empty()) return 0;
-  for (Word& each : words_) {
-    const char* text = each.text.load(std::memory_order_acquire);
-    if (text == word.data()) return each.place.load(kRelaxed);
+  for (const Word& known : words_) {
+    const char* const text = known.text.load(std::memory_order_acquire);
+    if (text == nullptr) break;
+    if (text == word.data()) return known.place.load(kRelaxed);
+  }
+  // Lanes meet new words at the same time: one of them writes, and a place belongs to one word.
+  const MutexLock lock(words_lock_);
+  for (Word& known : words_) {
+    const char* const text = known.text.load(kRelaxed);
+    if (text == word.data()) return known.place.load(kRelaxed);
     if (text != nullptr) continue;
-    // Two lanes may write one word twice, into two places: both are read as the same text.
-    each.place.store(Text(word), kRelaxed);
-    if (each.text.compare_exchange_strong(text, word.data(), std::memory_order_release)) {
-      return each.place.load(kRelaxed);
-    }
+    known.place.store(Text(word), kRelaxed);
+    known.text.store(word.data(), std::memory_order_release);
+    return known.place.load(kRelaxed);
   }
   return 0;
 }

@@ -15,6 +15,7 @@
 
 #include "base/ids.h"
 #include "base/kind.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "engine/overlap_clock.h"
 #include "engine/request.h"
@@ -105,6 +106,7 @@ class Record {
   OverlapClock::Totals before_;  // of earlier engines of this process
   std::atomic<int64_t> clock_read_ns_{0};
   std::vector<std::pair<std::string, uint32_t>> stems_;  // of names that end in a number
+  Mutex words_lock_;  // of those who write a word
   // Backends and algorithms, by the address of their name: found without a lock once written.
   struct Word {
     std::atomic<const char*> text;

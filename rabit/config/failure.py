@@ -79,7 +79,6 @@ class FailureSettings(Settings, group="failure"):
         kind="duration",
         is_equal=True,
         flag="--elastic-timeout",
-        level="basic",
         minimum=1,
         maximum=86400,
         unit="seconds",

@@ -97,7 +97,7 @@ class NetworkSettings(Settings, group="network"):
         "The file of NCCL (libnccl.so.2); empty: the one that the process has loaded, that of the "
         "package nvidia-nccl, or that of the system.",
         native="nccl_library",
-        flag="--nccl-library",
+        level="hidden",
     )
     mpi_collectives: str = setting(
         "auto",
@@ -114,7 +114,7 @@ class NetworkSettings(Settings, group="network"):
         "Backend mpi with RABIT_MPI_COLLECTIVES=auto: ranks of one host use rabit's shared memory, "
         "where it works; 0: everything goes through MPI. Ranks that differ: as 0.",
         native="mpi_shm",
-        flag="--mpi-shm",
+        level="hidden",
     )
     mpi_message_bytes: int = setting(
         1 << 30,
@@ -150,7 +150,7 @@ class NetworkSettings(Settings, group="network"):
         "Large shared-memory messages are copied once, from process to process, where the "
         "kernel allows it.",
         native="shm_single_copy",
-        flag="--shm-single-copy",
+        level="hidden",
     )
     shm_checksum: bool = setting(
         False,

@@ -27,7 +27,6 @@ class TuningSettings(Settings, group="tuning"):
         is_equal=True,
         native="lanes",
         flag="--lanes",
-        level="basic",
         minimum=0,
         maximum=64,
     )
@@ -205,7 +204,7 @@ class TuningSettings(Settings, group="tuning"):
         -1,
         "How long a wait polls before it sleeps; -1: chosen from the cores and ranks of the host.",
         native="spin_us",
-        flag="--spin-us",
+        level="hidden",
         minimum=-1,
         maximum=1_000_000,
         unit="microseconds",
@@ -216,7 +215,7 @@ class TuningSettings(Settings, group="tuning"):
         "negotiated with its data, where the links make that cheaper than an exchange: 1 KiB always, 4 KiB at "
         "most in shared memory. 0: none; nor without builtin, or where rank 0 does not talk to every rank.",
         native="inline_bytes",
-        flag="--inline-bytes",
+        level="hidden",
         minimum=0,
         maximum=64 << 10,
     )
@@ -229,7 +228,7 @@ class TuningSettings(Settings, group="tuning"):
         choices=("auto", "star", "tree"),
         is_equal=True,
         native="coordination",
-        flag="--coordination",
+        level="hidden",
     )
     coordination_fan_out: int = setting(
         8,

@@ -62,7 +62,12 @@ def open_record(
 
     number = len(_records.files)
     path = f"{folder}/rank-{rank}{f'.engine{number + 1}' if number else ''}.rabit"
-    file = RecordFile(path, {"rank": rank, "engine": number + 1, **facts})
+    try:
+        file = RecordFile(path, {"rank": rank, "engine": number + 1, **facts})
+    except InvalidArgument:
+        if where.lower() not in _ON:
+            raise
+        return None  # The user did not ask for it: a full disk or a limit of the process must not end the job.
     _records.files.append(file)
     if not number:
         gc.callbacks.append(_watch_collector)

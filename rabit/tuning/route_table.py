@@ -65,6 +65,8 @@ def read_table(path: Path, config: Config) -> tuple[str, dict[str, int]]:
     """
     try:
         return _checked_table(path, topology_of(config))
+    except InvalidArgument:  # says what is wrong; it is a ValueError too
+        raise
     except OSError as error:
         _refuse(path, f"it cannot be read: {error.strerror}")
     # Whatever the contents of somebody else's table lead to: rank 0 reads alone, and the others wait.

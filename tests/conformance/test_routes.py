@@ -237,6 +237,6 @@ def test_a_table_that_cannot_be_used_is_told_to_every_rank(tmp_path, monkeypatch
 def test_a_file_that_is_not_there_or_no_json_is_refused(tmp_path):
     (tmp_path / "bad.json").write_text("{")
 
-    for name, said in (("none.json", "it cannot be read: No such file"), ("bad.json", "no JSON")):
+    for name, said in (("none.json", "it cannot be read: No such file"), ("bad.json", "it is not JSON")):
         with pytest.raises(InvalidArgument, match=said):
             run_ranks(2, lambda engine: None, route_table=str(tmp_path / name))

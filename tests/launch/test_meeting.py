@@ -206,7 +206,7 @@ def test_a_secret_by_value_leaves_the_environment_and_is_inherited_by_no_program
 
 
 def test_a_worker_serves_a_second_meeting():
-    with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
         for size in (2, 2, 1):
             with rabit.Meeting(size) as meeting:
                 calls = [meeting.as_rank(rank, rabit.size) for rank in range(size)]

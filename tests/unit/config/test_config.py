@@ -173,6 +173,7 @@ def test_the_native_table_has_the_same_keys():
         "members",
         "mpi",
         "operation_log",
+        "record",
         "route_table",
     }
 
