@@ -111,6 +111,13 @@ Result<Hosts> MeetHosts(const Options& options, const Members& members, MemberBo
                       ". Look at why it did not start, or raise RABIT_CONNECT_TIMEOUT")
         .WithCulprit(records.status().culprit());
   }
+  const auto refuse_settings = [&] {
+    const std::string scope = std::to_string(options.epoch) + "/settings/";
+    return RefuseSettings(book, scope, options.rank, options.size, options.equal_settings,
+                          deadline);
+  };
+  // Rank 0 has collected the records of another number of ranks: the size is a setting.
+  if (records.status().code() == Code::kMismatch) return refuse_settings();
   if (!records.ok()) return records.status();
   int apart = -1;  // a rank of this host with which no memory can be shared
   std::map<std::string, int, std::less<>> numbers;
@@ -118,11 +125,7 @@ Result<Hosts> MeetHosts(const Options& options, const Members& members, MemberBo
   Hosts hosts;
   for (int rank = 0; rank < options.size; ++rank) {
     std::string_view record = (*records)[static_cast<size_t>(rank)];
-    if (TakeField(record) != digest) {
-      const std::string scope = std::to_string(options.epoch) + "/settings/";
-      return RefuseSettings(book, scope, options.rank, options.size, options.equal_settings,
-                            deadline);
-    }
+    if (TakeField(record) != digest) return refuse_settings();
     Result<Processors> of_rank = ParseProcessors(TakeField(record));
     if (!of_rank.ok()) {
       return Status(of_rank.status().code(),

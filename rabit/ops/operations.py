@@ -112,7 +112,9 @@ class _Reducescatter(Form):
 
     def request(self, draft: Draft, tensor: Any, arguments: Arguments, operands: Any) -> Request:
         op, prescale, postscale, _, _ = arguments
-        source = draft.with_rows(self.adapter.source(tensor, draft))
+        source = self.adapter.source(tensor, draft)
+        if not source.shape:
+            raise draft.refusal("a tensor without dimensions has no rows to divide. Pass one with at least one dimension.")
         request = draft.request(source, None, self.adapter.result(tensor))
         draft.scale(request, op, None, prescale, postscale, lambda op: self.adapter.op(op, draft))
         return request
