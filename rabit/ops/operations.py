@@ -114,7 +114,7 @@ class _Reducescatter(Form):
         op, prescale, postscale, _, _ = arguments
         source = self.adapter.source(tensor, draft)
         if not source.shape:
-            raise draft.refusal("a tensor without dimensions has no rows to divide. Pass one with at least one dimension.")
+            raise draft.refusal("a tensor without dimensions has no rows to divide. Pass one that has rows.")
         request = draft.request(source, None, self.adapter.result(tensor))
         draft.scale(request, op, None, prescale, postscale, lambda op: self.adapter.op(op, draft))
         return request
