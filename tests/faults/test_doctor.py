@@ -21,4 +21,6 @@ def test_a_fault_and_its_rank_are_among_the_causes(fault):
 def test_a_healthy_job_has_no_established_cause():
     answer = doctor_faults.seen("none", 0, 1.0)
 
-    assert [each for each in answer.document["causes"] if each["confidence"] == "established"] == []
+    # Other tests use the processors at the same time: that may be established, and is right.
+    causes = [cause for cause in answer.document["causes"] if cause["class"] != "foreign-load"]
+    assert [cause for cause in causes if cause["confidence"] == "established"] == []
