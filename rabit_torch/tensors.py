@@ -14,7 +14,6 @@ from rabit import CPU, CUDA, DType, InvalidArgument, TensorView, Unsupported
 _DTYPES: dict[torch.dtype, DType] = {
     getattr(torch, str(dtype)): dtype for dtype in DType if hasattr(torch, str(dtype))
 }
-_TORCH_DTYPES = {value: key for key, value in _DTYPES.items()}
 
 
 _ORDERED_AXES_MAX = 8  # as many as a TensorView may have
@@ -35,11 +34,6 @@ def dtype_of(tensor: torch.Tensor, name: str | None) -> DType:
 def can_travel(dtype: torch.dtype) -> bool:
     """False for element types that no collective carries."""
     return dtype in _DTYPES
-
-
-def torch_dtype(dtype: DType) -> torch.dtype:
-    """Returns torch's name of an engine element type."""
-    return _TORCH_DTYPES[dtype]
 
 
 def check(tensor: object, name: str | None, *, is_written: bool = False) -> torch.Tensor:

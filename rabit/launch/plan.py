@@ -95,11 +95,6 @@ class Plan:
         """The host of each process, by number."""
         return {number: str(host.host) for host in self.hosts for number in host.numbers}
 
-    def host_of(self, rank: int) -> Host:
-        return next(
-            host.host for host in self.hosts if any(place.rank == rank for place in host.places)
-        )
-
 
 def make_plan(hosts: Sequence[Host], size: int | None) -> Plan:
     """Fills the slots host by host, in order; `size` None: all slots.

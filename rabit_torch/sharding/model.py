@@ -152,13 +152,6 @@ class DividedModel:
                 module._register_state_dict_hook(_parts_into)
                 module._register_load_state_dict_pre_hook(_parts_from, with_module=True)
 
-    def units_of(self, module: torch.nn.Module) -> list[Unit]:
-        """The units that parameters of `module` belong to."""
-        found = {
-            id(self.divided[parameter].unit) for parameter in module.parameters() if parameter in self.divided
-        }
-        return [unit for unit in self.gathers.units if id(unit) in found]
-
 
 class _SavedTensors:
     """Keeps the place of a parameter's values in place of the values, between forward and backward pass."""
