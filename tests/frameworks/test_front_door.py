@@ -140,8 +140,11 @@ for rows in ((2, 2), (2, 3), (1, 0)):
 check("op", lambda: scatter(rabit.Max), [2 * each / 3 for each in shares], False)
 scalar = [np.float32(rank + 1)]
 for _ in range(2):
-    check("scalar", lambda: core.grouped_reducescatter(scalar, name="z", op=rabit.Sum),
-          [np.full(1 - rank, 3, np.float32)], False)
+    try:
+        core.grouped_reducescatter(scalar, name="z", op=rabit.Sum)
+        answers.append(("scalar", False, False))
+    except rabit.InvalidArgument as error:
+        answers.append(("scalar", "has no rows to divide" in str(error), True))
 report([each for each in answers if not (each[1] and each[2])])
 """,
     )

@@ -131,6 +131,18 @@ def dispositions():
     return [len(blocked), int(signal.getsignal(signal.SIGCHLD))]
 
 
+def run_in_a_fork(function):
+    """No Pool: it ends its workers with SIGTERM, which the test blocks."""
+    context = multiprocessing.get_context("fork")
+    mine, theirs = context.Pipe()
+    process = context.Process(target=lambda: theirs.send(run(function, num_proc=2)), daemon=True)
+    process.start()
+    theirs.close()
+    found = mine.recv()
+    process.join()
+    return found
+
+
 @pytest.mark.parametrize("is_forked", [False, True], ids=["here", "multiprocessing"])
 def test_ranks_inherit_no_strange_signals_of_a_program(is_forked):
     """As of one that has no use for the ends of its children, or starts threads with signals blocked."""
@@ -138,8 +150,7 @@ def test_ranks_inherit_no_strange_signals_of_a_program(is_forked):
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR1])
     try:
         if is_forked:
-            with multiprocessing.get_context("fork").Pool(1) as pool:
-                found = pool.apply(run, (dispositions,), {"num_proc": 2})
+            found = run_in_a_fork(dispositions)
         else:
             found = run(dispositions, num_proc=2)
         after = signal.getsignal(signal.SIGCHLD), signal.pthread_sigmask(signal.SIG_BLOCK, [])

@@ -50,6 +50,7 @@ class RankServer:
 
     def close(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.terminate()  # a process that a test forked and left may hold its input open
         self._process.stdin.close()
         self._process.stdout.close()
         self._process.wait(timeout=60)
