@@ -1,4 +1,4 @@
-"""A job that loses ranks and goes on: the state of the last commit, on the ranks that are left.
+"""A job that loses ranks and continues: the state of the last commit, on the ranks that are left.
 
     rabitrun -np 3 --min-np 1 python examples/torch_elastic.py --lose 40:1 --lose 70:0
 

@@ -1,11 +1,11 @@
-"""Goes on after a crash: a checkpoint of each epoch, and a job that starts where the last one ended.
+"""Continues after a crash: a checkpoint of each epoch, and a job that starts where the last one ended.
 
     rabitrun -np 2 python examples/torch_resume.py --crash-after 3     # rank 1 dies
-    rabitrun -np 2 python examples/torch_resume.py                     # goes on with epoch 4
+    rabitrun -np 2 python examples/torch_resume.py                     # continues with epoch 4
     rabitrun -np 2 --max-restarts 1 python examples/torch_resume.py --crash-after 3    # by itself
 
 The parameters are those of a job that never crashed, bit for bit.  SIGTERM to any rank, or to rabitrun, ends
-the epoch on all of them and leaves with status 75: start it again to go on.
+the epoch on all of them and leaves with status 75: start it again to continue.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> int:
     args = parser.parse_args()
 
     rabit.init()  # +
-    torch.manual_seed(rabit.rank())  # data of its own; it goes on where the saved job was
+    torch.manual_seed(rabit.rank())  # data of its own; it continues where the saved job was
     model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)

@@ -53,7 +53,7 @@ def connect(board: Board, rank: int, size: int, config: Config | None = None) ->
     """Starts an engine of `size` ranks that meet through `board`, without a launcher.
 
     board: shared by these ranks alone, and used for one call: give each engine a prefix of its own.
-    Who can read it can join the job: rank 0 puts the secret there, except where RABIT_SECRET_FILE or
+    A process that can read it can join the job: rank 0 puts the secret there, except where RABIT_SECRET_FILE or
     `config.secret` gives all ranks one.
     config: None reads the environment; rank, size, store and secret are replaced.
     Blocks until every rank has called it, at most `config.connect_timeout` seconds.

@@ -17,7 +17,7 @@ _USAGE_STATUS = 2
 def run_command(program: str, main: Callable[[], int]) -> int:
     """The exit status: what `main()` returns, or that of what it raises, which is printed in one line.
 
-    A reader of standard output that has gone, as head does, is no error: the status is that of SIGPIPE.
+    A reader of standard output that has gone, as head does, is not an error: the status is that of SIGPIPE.
     """
     try:
         try:

@@ -3,7 +3,7 @@
     RabitError (RuntimeError)
     |-- InvalidArgument (also ValueError)   the caller passed something that cannot work
     |   `-- NotInitialized                  a call that needs an engine, and there is none
-    |-- Mismatch                            ranks disagree about one tensor; the others go on
+    |-- Mismatch                            ranks disagree about one tensor; the others continue
     |-- Unsupported                         no implementation for this combination
     |-- PeerLost                            a rank died or became unreachable; see `.rank`
     |-- TimedOut (also TimeoutError)        a deadline passed

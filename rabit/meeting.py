@@ -46,7 +46,7 @@ class Meeting:
     of the default route, or what RABIT_NETWORK_INTERFACES names.
 
     Between `with` and its end the driver serves the store of the job.  The secret of the job is in a file that this
-    user alone can read, without `hosts`, or a value that `rabit.init()` takes out of the environment of its process.
+    user alone can read, without `hosts`, or a value that `rabit.init()` removes from the environment of its process.
     It never stands in a command line.  Leaving the block raises RunFailed, with the first cause, if a rank has
     reported an error or `ended` was called with a failure; an error of the block itself is then its `__cause__`.
     One thread only.
@@ -218,7 +218,7 @@ class RankCall(Generic[P, T]):
 
 @contextlib.contextmanager
 def as_one_rank() -> Iterator[None]:
-    """Inside of the block this process, which goes on afterwards, is a rank: its error is reported, its engine ends."""
+    """This process is a rank inside of the block: its error is reported, and its engine ends with the block."""
     try:
         yield
         shutdown()

@@ -21,7 +21,7 @@ class ServerParameters:
     """An array that the servers of the job keep, and to which every rank adds whenever it is ready.
 
     values: what the servers keep if they have nothing under this name yet, equal on all ranks; it is
-        what they keep afterwards: whoever comes late goes on from there.  C-contiguous, in the memory
+        what they keep afterwards: a rank that comes late continues from there.  C-contiguous, in the memory
         of the host.
     name: what the ranks call it.
     staleness: how many steps this rank may be ahead of the slowest one; -1: as many as it likes.  None:

@@ -85,7 +85,7 @@ def init(
     process_sets: sets to register, the same on every rank; "dynamic" is accepted and means none.
     config: None reads the environment, as set by rabitrun, torchrun, mpirun or srun.
     Blocks until every rank has called it, at most `config.connect_timeout` seconds.  All ranks fail together then,
-    and may call it again; in an elastic job those that do so agree on who goes on.  After 5 s the first rank
+    and may call it again; in an elastic job those that do so agree on who continues.  After 5 s the first rank
     that has come prints which have not.
     """
     with _state.lock:
@@ -282,7 +282,7 @@ def start_over(membership: Membership) -> None:
 
 
 def leave() -> None:
-    """Ends the default engine of an elastic job that goes on without this process."""
+    """Ends the default engine of an elastic job that continues without this process."""
     with _state.lock, contextlib.suppress(RabitError):
         if _state.engine is not None:
             _state.engine.close(_STOP_S)

@@ -29,7 +29,7 @@ def start_thread(run: Callable[[], None], name: str) -> threading.Thread:
 
 
 class Call:
-    """One call on a thread of its own, which goes on when the exception of a signal ends the wait for it."""
+    """One call on a thread of its own, which continues when the exception of a signal ends the wait for it."""
 
     def __init__(self, make: Callable[[], Any], name: str) -> None:
         self._make = make

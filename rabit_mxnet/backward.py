@@ -1,4 +1,4 @@
-"""Has MXNet complete every gradient by itself, so that it can travel while the backward pass goes on."""
+"""Has MXNet complete every gradient by itself, so that it can travel while the backward pass continues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _separate_gradients() -> str | None:
         return None
     set_mxnet_setting(_AT_ONCE, "1")
     return (
-        f"{_AT_ONCE} is set to 1, so that gradients travel while the backward pass goes on; "
+        f"{_AT_ONCE} is set to 1, so that gradients travel while the backward pass continues; "
         "set it yourself to have another value"
     )
 

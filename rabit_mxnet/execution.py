@@ -12,7 +12,7 @@ from rabit_mxnet.operation import Operation
 
 
 def run(operations: Sequence[Operation], priority: int) -> None:
-    """Runs operations so that whoever reads a target afterwards sees the result.
+    """Runs operations so that a later reader of a target sees the result.
 
     priority: larger runs first.
     """

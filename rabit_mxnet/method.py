@@ -92,7 +92,7 @@ class Method:
         engine.before_close(self._pipeline.close, keeps=self._pipeline.ends_together)
 
     def meet_if_due(self, meeting: Meeting) -> None:
-        """With the other ranks; goes on as after the steps that those have taken who took most."""
+        """With the other ranks; continues as after the steps that those have taken who took most."""
         self._pipeline.meet_if_due(meeting)
 
     def slot(
@@ -143,7 +143,7 @@ class Method:
         return self._pipeline.state_dict()
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Goes on from what `state_dict` gave."""
+        """Continues from what `state_dict` gave."""
         self._pipeline.load_state_dict(saved)
 
 

@@ -60,7 +60,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]
         chosen = chosen_strategy(strategy, optimizer, has_other)
         if chosen is not None and chosen.uses_step:
             raise InvalidArgument(
-                f"{type(chosen).__name__} works on updated parameters, and an optimizer is not told when "
+                f"{type(chosen).__name__} works on updated parameters, and an optimizer does not learn when "
                 "all of them are. Use gluon and DistributedTrainer(strategy=...)."
             )
         self._method = None

@@ -121,7 +121,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         return self._needed_method().state_dict()
 
     def load_strategy_state_dict(self, saved: dict[str, Any]) -> None:
-        """Goes on from what `strategy_state_dict` gave; the parameters must have their shapes."""
+        """Continues from what `strategy_state_dict` gave; the parameters must have their shapes."""
         method = self._needed_method()
         self._slots()
         method.load_state_dict(saved)

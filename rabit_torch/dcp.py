@@ -41,8 +41,8 @@ def import_checkpoint(
     places: where the state of an object lies, such as {"model": "app/net", "optimizer": "app/optim"};
     without it "model", and "optimizer" or "optim".  A folder that has nothing but tensors is a model.
     Everything else becomes `state` of what Checkpoint.restore() returns.
-    torch keeps what is no tensor as pickles, and reading a pickle runs code: import what you trust.
-    Raises InvalidArgument for a folder that is none, and for a place where nothing lies.
+    torch pickles everything that is not a tensor, and reading a pickle runs code: import what you trust.
+    Raises InvalidArgument for a folder that is not a checkpoint, and for an empty place.
     """
     tree = read(source)
     state = _divided(tree, _places(tree, places, Path(source)))
@@ -58,7 +58,7 @@ def read(source: str | Path) -> dict[str, Any]:
     """The state dictionary that torch.distributed.checkpoint has saved, with whole tensors on the CPU."""
     if not (Path(source) / ".metadata").is_file():
         raise InvalidArgument(
-            f"{source} has no file .metadata: it is no checkpoint of torch.distributed.checkpoint. Give the "
+            f"{source} has no file .metadata: it is not a checkpoint of torch.distributed.checkpoint. Give the "
             "folder that dcp.save() was given."
         )
     metadata = FileSystemReader(source).read_metadata()

@@ -97,7 +97,7 @@ def broadcast_parameters(
     params: `model.state_dict()` or `model.named_parameters()`.
     prefix: of the names that timelines and errors show, an argument of BytePS.
     Raises Mismatch if the ranks have other names, shapes or dtypes, and on every rank InvalidArgument if one
-    of them has given a name twice, or what is no tensor.
+    of them has given a name twice, or a value that is not a tensor.
     """
     check_process_set(process_set)
     named, refusal = [], None

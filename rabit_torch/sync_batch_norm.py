@@ -174,7 +174,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         """Makes every BatchNorm of `module` a SyncBatchNorm, in place; returns `module`.
 
         The layers stay the same objects, so that their parameters, buffers, hooks and attributes stay, and
-        an optimizer that was made before goes on training them. A subclass keeps what it adds; its forward()
+        an optimizer that was made before continues training them. A subclass keeps what it adds; its forward()
         must call super().forward(), which is joint then, and raises Unsupported if it does not.
         Raises Unsupported for a lazy layer that has seen no batch yet.
         """

@@ -48,7 +48,7 @@ def stay_untraced() -> None:
     """Tells torch's tracer not to follow calls into rabit, once that tracer is there.
 
     Compiled code that calls a group, such as a compiled DDP, has it run the methods of a group, which are Python;
-    it cannot follow them, and fails.  Whoever trains has imported the tracer before anything is compiled; a
+    it cannot follow them, and fails.  A program that trains has imported the tracer before anything is compiled; a
     script that does not is spared the second that it takes.
     """
     global _is_told

@@ -222,7 +222,7 @@ class Beside:
         """Returns how the part failed, or nothing.
 
         What gives way gets next to nothing on a busy machine.  So once there are no tests to give way to, a build
-        begins again without: it goes on where it was, and only now its time counts.
+        begins again without: it continues where it was, and only now its time counts.
         """
         gives_way = not self._is_alone.is_set()
         running = self._begin(part, printed, gives_way)

@@ -89,7 +89,7 @@ Status Coordinator::FindCircle() {
       break;
     }
   }
-  std::string text = "ranks wait for each other, and none of them will go on: ";
+  std::string text = "ranks wait for each other, and none of them will continue: ";
   for (size_t i = 0; i < lines.size(); ++i) text += (i == 0 ? "" : "; ") + lines[i];
   return Mismatch(text +
                   ". Submit the same tensors on every rank before you wait for one of them, or in "

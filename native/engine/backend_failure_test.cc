@@ -214,7 +214,7 @@ TEST(BackendFailure, one_in_the_middle_of_a_bucket_ends_the_engine) {
     EXPECT_EQ(status.code(), Code::kPeerLost) << status;
     EXPECT_TRUE(Has(status.message(), "server 1 is lost")) << status;
     const Status later = SumOn(engine, "later", kAnyBackend, 2);
-    EXPECT_TRUE(Has(later.message(), "goes on by another backend after it")) << later;
+    EXPECT_TRUE(Has(later.message(), "continues by another backend after it")) << later;
   });
 }
 

@@ -111,7 +111,7 @@ Status EngineCore::EndBackend(const BackendFailure& failure) {
   if (services_.rank == 0) {
     services_.logger.Warning(
         failure.why.message() +
-        ". Operations that name this backend fail from here on, all others go on "
+        ". Operations that name this backend fail from here on, all others continue "
         "without it.");
   }
   return Status();

@@ -76,8 +76,8 @@ Status EngineLoop::EndBackend(const BackendFailure& failure) {
     state_->parts.backends[i]->Abort(failure.why);
   }
   if (is_found && is_alone) return Status();
-  const std::string why = is_found ? "an operation on this rank goes on by another backend after it"
-                                   : "no other backend goes on without it";
+  const std::string why = is_found ? "an operation on this rank continues by another backend after it"
+                                   : "no other backend continues without it";
   return Status(failure.why.code(), failure.why.message() + "; " + why)
       .WithCulprit(failure.why.culprit());
 }

@@ -46,7 +46,7 @@ Result<GroupId> GroupCalls::Finish(Deadline deadline) {
   if (!definition.done.Wait([&] { return definition.is_done.load(); }, deadline)) {
     return TimedOut(Where() + ": add_group: group " + std::to_string(group) +
                     " is agreed, but this rank has not taken it yet: call it once more with the " +
-                    "same ranks to go on waiting");
+                    "same ranks to continue waiting");
   }
   pending_->definer.join();
   const Status status = definition.status;
@@ -62,7 +62,7 @@ Status GroupCalls::Agree(Deadline deadline) {
   if (IsOpen(handle)) {
     return TimedOut(Where() +
                     ": add_group: not every rank has called it yet; call it on every rank, and "
-                    "here once more with the same ranks to go on waiting");
+                    "here once more with the same ranks to continue waiting");
   }
   const std::vector<int32_t> all = status.ok() ? ValuesOf(handle) : std::vector<int32_t>();
   engine_.Release(handle);
@@ -149,7 +149,7 @@ Status GroupCalls::Remove(GroupId group, Deadline deadline) {
   if (IsOpen(handle)) {
     return TimedOut(
         Where() + ": remove_group: not every rank has called it yet; call it on every " +
-        "rank, and here once more with group " + std::to_string(group) + " to go on waiting");
+        "rank, and here once more with group " + std::to_string(group) + " to continue waiting");
   }
   MutexLock lock(removals_mutex_);
   // Two threads may have waited for one removal; it counts once.

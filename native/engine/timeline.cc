@@ -211,7 +211,7 @@ void Timeline::EndEarly(int error) {
   logger_.Warning("the timeline '" + path_ + "' ends here, after " + std::to_string(end_) +
                   " bytes: " + std::strerror(error) + ". " +
                   (is_closed ? "What is in it can be read; the" : "It cannot be read; the") +
-                  " job goes on without it. Free some space, or pass a path on another disk.");
+                  " job continues without it. Free some space, or pass a path on another disk.");
 }
 
 int Timeline::WriteAt(std::string_view text, int64_t offset) {

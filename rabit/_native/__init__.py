@@ -99,7 +99,7 @@ def _load(path: str) -> Any:
 
 @functools.cache
 def load_calls(path: str = "") -> ModuleType | None:
-    """The extension module with the quickest calls (native/python), from beside the library `path`.
+    """The extension module with the quickest calls (native/python), from the folder of the library `path`.
 
     None where it was not built, or where Python takes no modules of the limited API (PyPy, builds
     without the global lock): cffi makes the same calls then.

@@ -34,11 +34,11 @@ class Budget:
         return Budget(self._engine, min(seconds, self._end - time.monotonic()))
 
     def left_s(self) -> float:
-        """What is left, equal on all ranks; below 0 if it was exceeded."""
+        """The remaining time, equal on all ranks; below 0 if it was exceeded."""
         return self._of_rank_0(self._end - time.monotonic())
 
     def turn(self, measure: Callable[[], T]) -> T:
-        """What `measure` returns.  Raises Spent where what is left is shorter than a turn was."""
+        """What `measure` returns.  Raises Spent where the rest is shorter than a turn was."""
         if self._of_rank_0(self._end - time.monotonic() - self._longest_s) <= 0:
             raise Spent
         began = time.monotonic()

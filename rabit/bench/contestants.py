@@ -23,7 +23,7 @@ _REDUCES = (Kind.ALLREDUCE, Kind.REDUCE, Kind.REDUCESCATTER)
 
 
 class Contestants:
-    """Who may run each kind, and the engine that runs it so.  All ranks make the same calls.
+    """The contestants of each kind, and the engine that runs each of them.  All ranks make the same calls.
 
     The first candidate of a backend chooses by itself, as a job without rules does.
     """

@@ -15,7 +15,7 @@ _AGAIN_S = 0.01
 
 
 class Interrupted(BaseException):
-    """A signal has come.  No Exception, since whoever handles those must not take it for a failure."""
+    """A signal has come.  Not an Exception: code that handles those must not take it for a failure."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signal.Signals(signum).name)

@@ -98,7 +98,7 @@ def choose(
     """Which of the tables of `alternatives` is to be kept, and every measured time of each.
 
     The last, which follows from single calls, stays unless a backend alone is clearly faster: a step of large
-    operations hardly shows what small ones lose.  The first, the job's own, stays unless what is left is.
+    operations hardly shows what small ones lose.  The first, the job's own, stays unless another is faster.
     """
     times: dict[str, list[float]] = {name: [] for name in names}
 
@@ -147,7 +147,7 @@ class _Step:
             if wrong := each.wrong():
                 raise Internal(
                     f"tune: {each.spec.kind} of {each.bytes} bytes on rank {self._engine.rank} gave "
-                    f"{wrong} wrong elements beside other operations. Report this."
+                    f"{wrong} wrong elements next to other operations. Report this."
                 )
             each.prepare(False)
 

@@ -10,7 +10,7 @@ _WIDTH = 30
 
 
 class Progress:
-    """A bar with an estimate of what is left; silent without a stream."""
+    """A bar with an estimate of the remaining time; silent without a stream."""
 
     def __init__(self, steps: int, stream: TextIO | None) -> None:
         self._steps = steps

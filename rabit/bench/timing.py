@@ -73,7 +73,7 @@ def measure(
     calls: how many are timed; 0: as many as fit in about `longest_s`, but some at least.
     is_brief: one of many turns of the same: the fewest calls that will do, and nothing is checked twice.  One that
         takes longer than `longest_s` is not repeated.
-    in_flight: so many begin together, each on buffers of its own, and a call is over when all are.
+    in_flight: how many begin together, each on buffers of its own, and a call is over when all are.
     The figures are equal on all ranks.
     """
     cases = [Case(spec, engine) for _ in range(in_flight)]

@@ -22,7 +22,7 @@ examples:
   rabitrun -np 4 tune --backend builtin,mpi -o table.json    which backend, and which algorithm
   RABIT_ROUTE_TABLE=table.json rabitrun -np 4 python train.py
 
-Every algorithm of every backend takes turns with the others; the faster half goes on for a longer
+Every algorithm of every backend takes turns with the others; the faster half continues for a longer
 round, until one is left. What the job would choose by itself takes part, and stays where nothing is
 3 % faster. The table holds rules in the language of RABIT_ROUTE, what they follow from, and the
 topology that it was measured on; a job of another topology refuses it.

@@ -55,7 +55,7 @@ class Results:
 
     @contextmanager
     def kept_on_errors(self) -> Iterator[None]:
-        """Rank 0 writes what there is when the block does not come to its end."""
+        """Rank 0 writes the results so far when the block does not come to its end."""
         try:
             yield
         except (Interrupted, RabitError) as error:

@@ -85,7 +85,7 @@ class Checkpoint:
             name = found.next_name(name)
             folder = folder or found.config.checkpoint
             peers = EnginePeers(found, process_set)
-            if found.config.min_np:  # Rank 0 may be another process after a loss, while the one that was it goes on.
+            if found.config.min_np:  # Rank 0 may be another process after a loss, while the one that was it continues.
                 job = sha256_of(found.config.secret)[:16]
             found.before_close(self._finish)
         _check(folder, keep, every, on_error)

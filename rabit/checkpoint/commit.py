@@ -208,7 +208,7 @@ class Commit:
                 self._drop(self._folder.generation(number) / MANIFEST)
         raise CheckpointFailed(
             f"checkpoint: rank {rank} could not write: {said[rank]['error']}. The generations before "
-            "are whole. Make room or choose another folder; training can go on.",
+            "are whole. Make room or choose another folder; training can continue.",
             rank,
         )
 
@@ -241,7 +241,7 @@ def _refused(said: Sequence[Any]) -> CheckpointFailed | None:
         return None
     return CheckpointFailed(
         f"checkpoint: rank {rank} did not save: {said[rank]['refused']}. The generations before are "
-        "whole; training can go on.",
+        "whole; training can continue.",
         rank,
     )
 

@@ -87,7 +87,7 @@ class Manifest:
     def from_text(cls, text: str) -> Manifest:
         """Raises ValueError if `text` is not, to the last byte, what `to_text` gave.
 
-        What is returned fits together, and names nothing outside of its folder, whoever wrote it.
+        What is returned fits together, and names nothing outside of its folder, also when an attacker wrote it.
         """
         document = json.loads(text)
         if not isinstance(document, dict) or _text(document) != text:

@@ -236,7 +236,7 @@ class _Decoder:
         if not self._allow_pickle:
             raise InvalidArgument(
                 "the checkpoint holds pickles, and loading them runs code that it brings along. If you "
-                "trust whoever wrote it, load it with allow_pickle=True."
+                "trust its writer, load it with allow_pickle=True."
             )
         try:
             return pickle.loads(data)

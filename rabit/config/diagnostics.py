@@ -78,7 +78,7 @@ class DiagnosisSettings(Settings, group="diagnosis"):
     )
     metrics: str = setting(
         "",
-        "Address at which whoever runs the ranks of a host serves their numbers to Prometheus: 0.0.0.0:9400. "
+        "Address at which the launcher of a host's ranks serves their numbers to Prometheus: 0.0.0.0:9400. "
         "Empty: none.",
         flag="--metrics",
         level="basic",

@@ -45,7 +45,7 @@ class PlacementSettings(Settings, group="placement"):
     )
     min_np: int = setting(
         0,
-        "Ranks with which an elastic job goes on, at least, when others are lost; 0: the job is not elastic. "
+        "Ranks with which an elastic job continues, at least, when others are lost; 0: the job is not elastic. "
         "rabitrun --min-np sets it.",
         is_equal=True,
         minimum=0,

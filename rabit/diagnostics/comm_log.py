@@ -171,7 +171,7 @@ def _lines(path: Path, rows: Iterable[Sequence[str]]) -> Iterable[Line]:
             continue
         try:
             if number == 1 or row[0].startswith("# incomplete"):
-                raise ValueError("the log is incomplete" if number > 1 else "this is no log")
+                raise ValueError("the log is incomplete" if number > 1 else "this is not a log")
             name, kind, _, group, size, _, microseconds, is_ok = row
             if is_ok == "1":
                 yield Line(name, printable(kind), int(group), int(size), float(microseconds))

@@ -140,7 +140,7 @@ def tell_error(error: BaseException) -> None:
 
 
 def stop_watching() -> None:
-    """This process is not a rank any more, and goes on with other work."""
+    """This process is not a rank any more, and continues with other work."""
     atexit.unregister(_at_exit)
     if _watch and _watch[0].pid == os.getpid():
         if sys.excepthook is _hook:
@@ -165,7 +165,7 @@ def tell_admitted(members: Sequence[int]) -> None:
 
 
 def tell_given_up(members: Mapping[int, str]) -> None:
-    """The launcher learns which processes the others go on without, and why; "": as they were told."""
+    """The launcher learns which processes the others continue without, and why; "": as it asked them to."""
     for member, why in members.items():
         _watch[0].tell({"event": "given up", "member": member, "why": why})
 

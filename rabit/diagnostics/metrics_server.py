@@ -54,7 +54,7 @@ class MetricsServer:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *arguments: Any) -> None:
-                """Requests are no news."""
+                """Requests are not logged."""
 
         host, port = split_address(address, "RABIT_METRICS")
         try:

@@ -20,7 +20,7 @@ def hear_dropped_interrupts() -> None:
 
     Python prints and drops what a `__del__` raises, also where that was no fault of it but the
     handler of a signal which came just then: a program of quick calls, whose handles end all the
-    time, would now and then go on after Ctrl-C.
+    time, would now and then continue after Ctrl-C.
     """
     if getattr(sys.unraisablehook, "__module__", None) != __name__:
         sys.unraisablehook = _Hook(sys.unraisablehook)

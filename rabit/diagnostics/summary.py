@@ -57,7 +57,7 @@ def _volume(tensors: int, total_bytes: int, steps: int) -> str:
 
 
 def _saved(statistics: Mapping[str, Any]) -> str:
-    """The bytes of the gradients that methods or codecs have taken, and of all that went on the wire; or ""."""
+    """The bytes of the gradients that methods or codecs have taken, and of all that was sent; or ""."""
     codecs = statistics.get("codecs", {})
     gradients = statistics.get("methods", {}).get("gradient_bytes", 0)
     gradients += sum(row["bytes"] for name, row in codecs.items() if name not in ("", _NO_CODEC))

@@ -1,4 +1,4 @@
-"""`rabitrun top`: what the ranks of a job do, one row for each, as it goes on."""
+"""`rabitrun top`: what the ranks of a job do, one row for each, as it continues."""
 
 from __future__ import annotations
 

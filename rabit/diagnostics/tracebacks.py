@@ -53,7 +53,7 @@ def folded_traceback(error: BaseException) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """str(error), or what Python shows where that raises: who tells of an error must not fail by it."""
+    """str(error), or what Python shows where that raises: reporting an error must not raise another."""
     try:
         return str(error)
     except Exception:

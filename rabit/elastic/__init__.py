@@ -1,4 +1,4 @@
-"""Jobs that go on with fewer ranks: the state of the last commit, on the ranks that are left.
+"""Jobs that continue with fewer ranks: the state of the last commit, on the ranks that are left.
 
     state = rabit.elastic.ObjectState(step=0, weights=np.zeros(1000))
 

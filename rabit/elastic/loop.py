@@ -1,4 +1,4 @@
-"""batches: a training loop that goes on when ranks are lost or come, without a function around it."""
+"""batches: a training loop that continues when ranks are lost or come, without a function around it."""
 
 from __future__ import annotations
 

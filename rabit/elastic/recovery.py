@@ -1,4 +1,4 @@
-"""run: a training function that goes on when ranks are lost."""
+"""run: a training function that continues when ranks are lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RESETS_MAX = 16
 
 
 def run(func: Callable[..., T]) -> Callable[..., T]:
-    """Makes `func(state, ...)` go on with the ranks that are left when some are lost::
+    """Makes `func(state, ...)` continue with the ranks that are left when some are lost::
 
         @rabit.elastic.run
         def train(state):
@@ -142,7 +142,7 @@ class Recovery:
     def _start_over(self, lost: int, why: str) -> None:
         agreed = self._agree(lost, why)
         if self._member not in agreed.members:
-            # What follows the training, such as saving its result, is for those that go on.
+            # What follows the training, such as saving its result, is for those that continue.
             leave()
             raise SystemExit(0)
         survivors = [member for member in agreed.members if member in self._members]

@@ -78,7 +78,7 @@ class Replicas:
     def place(self, ranks: Sequence[Standing]) -> None:
         """These are the ranks from now on.
 
-        Raises InvalidArgument at the start of a job that has too few hosts; one that has lost them goes on.
+        Raises InvalidArgument at the start of a job that has too few hosts; one that has lost them continues.
         """
         hosts = [peer.host for peer in ranks]
         others = len(set(hosts)) - 1

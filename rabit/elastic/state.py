@@ -1,4 +1,4 @@
-"""State: what an elastic job goes on from; every rank keeps the last commit in its memory."""
+"""State: what an elastic job continues from; every rank keeps the last commit in its memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class State(abc.ABC):
 
     The ranks commit after the same steps.  A rank that is lost between two commits costs the work
     since the last one.  Not thread-safe.
-    is_local: parts of it differ from rank to rank, such as what a method has not sent yet, and belong to
+    is_local: parts of it differ from rank to rank (a residual of a method, say), and belong to
     one step on all ranks: the state keeps two commits then, and a commit waits for the other ranks.
     replicas: of such a state, in an elastic job: ranks on this many other hosts keep copies of a rank's own parts,
     and the process that replaces a lost rank continues with them.  0: it begins without.
@@ -71,8 +71,9 @@ class State(abc.ABC):
     def check_host_updates(self) -> None:
         """Raises HostsUpdatedInterrupt on all ranks, at the same commit, if the members are to change.
 
-        Part of `commit`.  In a job that may grow it takes the answer of a vote of all ranks, of an earlier commit
-        where commits follow each other quickly; with a state that is local it waits for all; in others it does nothing.
+        Part of `commit`.  In a job that may grow all ranks vote, and it takes the answer; where commits
+        follow each other quickly, that of an earlier commit.  With a state that is local it waits for all.
+        In other jobs it does nothing.
         """
         if self._updates is not None:
             self._updates.check(keeps_together=self.is_local)
@@ -117,7 +118,7 @@ class State(abc.ABC):
         return Standing(commits, seat, is_heir, own_host(), kept)
 
     def _has_replicas(self) -> bool:
-        """True in what can lose ranks and go on."""
+        """True in what can lose ranks and continue."""
         if self._replicas is None or self._updates is None:
             return False
         return current_engine().config.min_np > 0
@@ -157,7 +158,7 @@ class State(abc.ABC):
     def take_own(self, has_own: bool, taken: Any) -> None:  # noqa: B027 (for states that are local)
         """Of a state that is local, after a broadcast: brings back what is this rank's own.
 
-        has_own: it has the commit that all go on from.  taken: what `own_part` gave on the rank for which this
+        has_own: it has the commit that all continue from.  taken: what `own_part` gave on the rank for which this
         one has come; None: it has its own, or there is none, and it begins.
         """
 

@@ -33,7 +33,7 @@ _UNASKED_MOST = 63
 class HostsUpdatedInterrupt(Exception):
     """Hosts have come or are to be left: the members of the job change.
 
-    `elastic.run` takes it and goes on from the commit that has raised it.  A program may raise it as well, on any rank:
+    `elastic.run` continues from the commit that raised it.  A program may raise it as well, on any rank:
     the others go back to their last commit then.  Horovod's name.
     """
 

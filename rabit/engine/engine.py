@@ -191,7 +191,7 @@ class Engine(Submission, Registry):
 
         reason: what ends it, as "ValueError: no such file".  The other ranks raise PeerLost with the
         text "rank 1 is ending after ValueError: no such file"; operations in flight on this rank end
-        with Aborted.  Waits at most `timeout` seconds until the others have been told.  Nothing
+        with Aborted.  Waits at most `timeout` seconds until the others have been informed.  Nothing
         happens if the engine is closed or has failed.
         """
         self._native.abort(reason, timeout)

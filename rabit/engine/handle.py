@@ -52,7 +52,7 @@ class Handle:
         consumer: Callable[[], int] | None = None,
     ) -> None:
         """code: what a wait that was made already has returned; called right after it.
-        consumer: gives the stream of a device that a thread goes on with; None: the host waits."""
+        consumer: gives the stream of a device that a thread continues with; None: the host waits."""
         self._native = native
         self._value = value
         self._keepalive = keepalive
@@ -137,7 +137,7 @@ class Handle:
             self._settle(code)
         elif code:
             error = last_error(native.library, code)
-            if not native.is_done(value):  # It goes on: this stream cannot wait for it.
+            if not native.is_done(value):  # It continues: this stream cannot wait for it.
                 raise error
             self._error, self._is_done, self._keepalive = error, True, None
 

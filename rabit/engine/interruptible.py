@@ -23,7 +23,7 @@ _calls: dict[tuple[int, str], Call] = {}
 def interruptible(what: str, make: Callable[[], Any]) -> Any:
     """What `make()` returns or raises.
 
-    A call that a signal's exception interrupts goes on, because half a start cannot be taken back: the
+    A call that a signal's exception interrupts continues, because half a start cannot be taken back: the
     other ranks may know of it.  The next one with the same `what` takes it up, unless it has failed.
     """
     if threading.current_thread() is not threading.main_thread():

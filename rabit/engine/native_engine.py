@@ -136,7 +136,7 @@ class NativeEngine:
         self._release(self._pointer, value)
 
     def drop(self, values: Sequence[int], keepalive: Any) -> None:
-        """What an exception in a wait leaves behind: handles that nobody has got, 0 is none.
+        """What an exception in a wait leaves behind: handles that no caller has received; 0 stands for none.
 
         keepalive: what their operations may still use.
         """

@@ -136,10 +136,10 @@ global_process_set: ProcessSet = _GlobalProcessSet()
 
 
 def check_process_set(process_set: Any) -> None:
-    """Raises InvalidArgument if it is none: a number of Horovod's, the ranks themselves, a group of torch."""
+    """Raises InvalidArgument if it is not one: a number of Horovod's, the ranks themselves, a group of torch."""
     if not isinstance(process_set, ProcessSet):
         raise InvalidArgument(
-            f"process_set is {process_set!r} of type {type(process_set).__name__}, which is no ProcessSet. "
+            f"process_set is {process_set!r} of type {type(process_set).__name__}, which is not a ProcessSet. "
             "Pass what add_process_set returned, or leave it out: then all ranks take part."
         )
 

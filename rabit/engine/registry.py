@@ -68,7 +68,8 @@ class Registry(EngineBase):
         """Has the collectives of a group follow the trees of `table`, as `rabit_set_plan` describes it; "": none.
 
         Collective: every rank of the group calls it with the same text; blocks until all have. What is submitted
-        afterwards follows the plan. Raises Mismatch if a rank has another text, InvalidArgument if the text is no plan.
+        afterwards follows the plan. Raises Mismatch if a rank has another text, and
+        InvalidArgument if the text is not a plan.
         """
         library, pointer = self._native.library, self._native.open_pointer()
         limit = self._timeout_ms(timeout)

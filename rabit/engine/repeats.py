@@ -226,7 +226,7 @@ class Repeats:
         arguments: tuple[Any, ...],
         tensors: Sequence[Any],
     ) -> None:
-        """Keeps what a call with equal arguments, for tensors like these, makes anew else."""
+        """Keeps what a call with equal arguments, for tensors like these, would otherwise make again."""
         if self.native.calls is None or any(_is_permuted(request.input) for request in requests):
             return  # The extension module knows tensors in row-major order alone.
         before = self.kept.get(key)

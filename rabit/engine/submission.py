@@ -72,7 +72,7 @@ class Submission(EngineBase):
     def tell_error(self, requests: Sequence[Request], error: Exception) -> None:
         """`refuse` of requests that were not submitted because of `error`, which the caller raises.
 
-        Tells nobody where that cannot be: the name is none, the engine has ended, nobody waits.
+        The other ranks get no report if the name is invalid, the engine has ended, or nobody waits.
         """
         from rabit.engine.request import Request  # Whoever has one has loaded it, and NumPy.
 

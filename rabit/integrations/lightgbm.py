@@ -172,7 +172,7 @@ class _Collectives:
             yield
         except BaseException as error:
             self._fail(error)
-            threading.Event().wait()  # Without a deadline: there is nothing to go on to; see _in_network.
+            threading.Event().wait()  # Without a deadline: there is nothing to continue to; see _in_network.
 
 
 def _view(address: int, count: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -41,7 +41,7 @@ class Crew:
         self.may_grow = False  # the ranks of the start run, and the job is not at its end
 
     def ended(self, number: int, is_well: bool) -> bool:
-        """A process has ended; True if the job goes on without it."""
+        """A process has ended; True if the job continues without it."""
         failure = self._roster.failure(number)
         how = "" if is_well else report.describe_end(failure)
         if how and self._servers.survives([number], is_killed=failure.was_killed):
@@ -58,7 +58,7 @@ class Crew:
         return is_survived
 
     def lost_host(self, numbers: Collection[int], text: str) -> bool:
-        """A host with these processes is gone; True if the job goes on."""
+        """A host with these processes is gone; True if the job continues."""
         if self._servers.survives(numbers, is_killed=True):
             self._note(f"{text} {self._servers.note.capitalize()}.")
             return True
@@ -71,7 +71,7 @@ class Crew:
         return True
 
     def take_news(self) -> None:
-        """Ranks have reported whom they go on without, or that they take part."""
+        """Ranks have reported which ranks they continue without, or that they take part."""
         news, self._roster.news = self._roster.news, []
         gone = {new.number: new.why for new in news if not new.size}
         self._losses.give_up(gone)
@@ -79,12 +79,12 @@ class Crew:
             self._left(number, why)
             if why:  # Of others it has been said that they are to leave.
                 self._note(
-                    f"the others go on without {self._name_of(number)} ({why}): {self._losses.note}."
+                    f"the others continue without {self._name_of(number)} ({why}): {self._losses.note}."
                 )
         joined = [new for new in news if new.size]
         for each in joined:
             self._note(
-                f"process {each.number} on {self._roster[each.number].host} has joined; the job goes on with "
+                f"process {each.number} on {self._roster[each.number].host} has joined; the job continues with "
                 f"{each.size} ranks."
             )
         if joined and self.growth is not None:
@@ -104,7 +104,7 @@ class Crew:
 
     @property
     def is_elastic(self) -> bool:
-        """True if the job may go on without some of its ranks."""
+        """True if the job may continue without some of its ranks."""
         return self._losses.is_elastic
 
     @property

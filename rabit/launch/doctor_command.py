@@ -72,7 +72,7 @@ def _parser() -> LineParser:
         "--seconds",
         type=float,
         default=_SLOW_S,
-        help="how long to look at a job that goes on (2.5)",
+        help="how long to look at a job that continues (2.5)",
     )
     parser.add_argument(
         "--json", action="store_true", help="one JSON document with a stable schema"
@@ -89,7 +89,7 @@ def _diagnosis(what: Sequence[str], seconds: float) -> Diagnosis:
     job, said = (first, what[1:]) if first.isdigit() else ("", what)
     look = look_at_job(job, 2, _HUNG_S)
     found = diagnose(look, " ".join(said))
-    # A job that goes on shows what it does in many looks only.
+    # A job that continues shows what it does in many looks only.
     if found.picture.phase == "running":
         look = look_at_job(str(look["job"]), max(2, int(_LOOKS * seconds / _SLOW_S)), seconds)
         found = diagnose(look, " ".join(said))

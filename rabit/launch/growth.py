@@ -49,7 +49,7 @@ class Growth:
         return number, str(host), self._make_node(number, host, slot)
 
     def ended(self, number: int, how: str) -> None:
-        """The process has ended; how: "" if well, or as it was told to."""
+        """The process has ended; how: "" if well, or as it was asked to."""
         host = self._room.remove(number)
         time_s = self._room.failed(host, time.monotonic()) if how and host else 0.0
         if time_s:
@@ -70,9 +70,9 @@ class Growth:
         self._note(f"the hosts are {shown} from now on: {before} ranks at most before, {size} now{gone}.")
 
     def tell_room(self) -> list[int]:
-        """Tells the ranks for how many of them there is room; returns those that are on slots which are none.
+        """Tells the ranks for how many of them there is room; returns those whose slot no longer exists.
 
-        Needed when hosts change, and when a newcomer has become a rank, perhaps on a host that is none any more.
+        Needed when hosts change, and when a newcomer has become a rank, perhaps on a host that has left since.
         """
         self._losses.look()
         size, leaving = self._room.size, self._room.leaving(self._roster.open_ranks)

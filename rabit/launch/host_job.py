@@ -33,7 +33,7 @@ class HostJob(Program):
     slots, first_slot: of the host, and the one of the first rank here, when processes of several jobs
     share its processors; 0: these ranks share them.  environ: variables of every rank; None in the text
     of a remote job: the far side's own, and those here on top.  stores: addresses of those that hold the
-    membership together, when the ranks are to go on without the launcher.
+    membership together, when the ranks are to continue without the launcher.
     """
 
     job: str

@@ -25,10 +25,10 @@ _AGAIN_S = 30.0
 class HostWatch:
     """A thread that looks, since a script may take its time; its news comes through a selector.
 
-    look: gives the hosts there are, or raises RabitError; its names are looked up here as well.  changed:
-    called with hosts that differ from those before, and failed: with the text of an error that differs from
-    the one before in more than numbers, such as a time; both by the thread that serves the selector.  As a
-    context manager it looks until the block ends.
+    look: gives the current hosts, or raises RabitError; their names are looked up here as well.
+    changed: called with hosts that differ from those before.
+    failed: called with an error's text that differs from the one before in more than numbers, such as a time.
+    The thread that serves the selector calls both.  As a context manager it looks until the block ends.
     """
 
     def __init__(

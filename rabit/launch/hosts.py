@@ -54,7 +54,7 @@ def _host(text: str, source: str) -> Host:
     match = _WITH_SLOTS.match(text)
     if match is None:
         raise InvalidArgument(
-            f"{source}: {text!r} is no host: expected host or host:slots. An IPv6 address needs "
+            f"{source}: {text!r} is not a host: expected host or host:slots. An IPv6 address needs "
             "brackets, such as [2001:db8::2]:4."
         )
     slots = match["slots"]
@@ -68,12 +68,12 @@ def _name(text: str, source: str) -> str:
             ipaddress.IPv6Address(address)
         except ValueError as error:
             raise InvalidArgument(
-                f"{source}: {text!r} is no IPv6 address: {error}. Correct it."
+                f"{source}: {text!r} is not an IPv6 address: {error}. Correct it."
             ) from error
         return address
     if not _NAME.fullmatch(text) or len(text) > 255:
         raise InvalidArgument(
-            f"{source}: {text!r} is no host name: letters, digits, dots, dashes and underscores "
+            f"{source}: {text!r} is not a host name: letters, digits, dots, dashes and underscores "
             "are allowed, and user@ before them. Correct it."
         )
     return text

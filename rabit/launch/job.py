@@ -26,9 +26,9 @@ _INTERFACES = "RABIT_NETWORK_INTERFACES"
 
 @dataclass(frozen=True)
 class Elastic:
-    """A job that goes on when ranks are lost.
+    """A job that continues when ranks are lost.
 
-    least: ranks that it needs.  stores: that hold its membership; with several it goes on when the launcher is
+    least: ranks that it needs.  stores: that hold its membership; with several it continues when the launcher is
     lost.  grows: how it starts processes while it runs; None: it does not.
     """
 

@@ -1,4 +1,4 @@
-"""Losses: which processes a job has lost, and whether it goes on without them."""
+"""Losses: which processes a job has lost, and whether it continues without them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Losses:
         self._held: Membership | None = None  # as it was read last
 
     def survives(self, numbers: Collection[int], how: str) -> bool:
-        """True if the job goes on after these processes have ended so; the others are told then.
+        """True if the job continues after these processes have ended so; the others are informed then.
 
         how: "" if they have ended well.
         """
@@ -58,7 +58,7 @@ class Losses:
         return True
 
     def give_up(self, numbers: Collection[int]) -> None:
-        """The other ranks have agreed to go on without these, which may run still."""
+        """The other ranks have agreed to continue without these, which may run still."""
         if numbers and self._store is not None:
             self._roster.lose(numbers)
             self.look()
@@ -76,7 +76,7 @@ class Losses:
 
     @property
     def is_elastic(self) -> bool:
-        """True if the job may go on without some of its ranks."""
+        """True if the job may continue without some of its ranks."""
         return self._store is not None
 
     @property
@@ -91,7 +91,7 @@ class Losses:
         assert held is not None
         ended = f" and {held.finished} that ended well" if held.finished else ""
         running = sum(1 for member in held.members if member not in held.ended)
-        return f"the job goes on with {running} of {self._size} ranks{ended} (--min-np {self._least})"
+        return f"the job continues with {running} of {self._size} ranks{ended} (--min-np {self._least})"
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Problem:
-    """Something went wrong that is no rank's failure."""
+    """Something went wrong that is not the failure of a rank."""
 
     text: str
     status: int

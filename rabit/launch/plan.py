@@ -67,7 +67,7 @@ class HostPlan:
 class Plan:
     """All processes of a job, host by host: `size` ranks, and `servers` that count after them.
 
-    replicas: servers that have each sum; with 2 the job goes on without some of them.
+    replicas: servers that have each sum; with 2 the job continues without some of them.
     """
 
     size: int

@@ -35,7 +35,7 @@ class Failure:
     """A rank that ended badly, or that ended well while others waited for it.
 
     status: exit status, or minus the signal.  at_s: seconds since the start of the job.
-    was_stopped: it ended by a signal that the launcher had sent.  told: its own words.
+    was_stopped: it ended by a signal that the launcher had sent.  told: its own report.
     is_late: what made it fail came after the launcher began to stop the ranks.
     """
 
@@ -59,7 +59,7 @@ class Failure:
 
     @property
     def was_killed(self) -> bool:
-        """True if a signal ended it, whoever sent that."""
+        """True if a signal ended it, from any sender."""
         return self.status < 0 or self.status > 128
 
     @property

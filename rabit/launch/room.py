@@ -112,7 +112,7 @@ class Room:
         return min(self._most, sum(place.slots for place in self._places.values()))
 
     def leaving(self, members: Iterable[int]) -> list[int]:
-        """Who of the members is on a slot that is none any more: the youngest of each host."""
+        """The members whose slot no longer exists: the youngest of each host."""
         inside = set(members)
         found: list[int] = []
         for place in self._places.values():

@@ -23,9 +23,9 @@ class Process:
 
     pid: 0: it has not started.  is_rank: it is or was a rank.  waits_for_all: it has called rabit.init() or another
     call in which ranks meet, and waits there for all of them, or for some; None: it has not called any.
-    told: what it said last of its end.  status: its exit status, or minus the signal; None: it has not ended.
+    told: its last report of its end.  status: its exit status, or minus the signal; None: it has not ended.
     verdict: that status as a rank's end counts, 0 for one that was to end so; None: nobody has seen it end.
-    is_lost: the job goes on without it.  has_joined: it has become a rank of a job that runs.
+    is_lost: the job continues without it.  has_joined: it has become a rank of a job that runs.
     """
 
     host: str
@@ -46,8 +46,8 @@ class Process:
 class News:
     """Something that a rank reported of the membership of an elastic job.
 
-    size: of the job with `number`, which has become a rank; 0: the other ranks go on without `number`.
-    why: they do; "": it leaves as it was told.
+    size: of the job with `number`, which has become a rank; 0: the other ranks continue without `number`.
+    why: they do; "": it was asked to leave.
     """
 
     number: int
@@ -127,7 +127,7 @@ class Roster:
             self._waited_for.discard(number)
 
     def lose(self, numbers: Collection[int]) -> None:
-        """The job goes on without these processes, which may run still."""
+        """The job continues without these processes, which may run still."""
         for number in numbers:
             self._processes[number].is_lost = True
         self._open.difference_update(numbers)
@@ -176,7 +176,7 @@ class Roster:
 
     @property
     def lost(self) -> frozenset[int]:
-        """Those without which the job goes on."""
+        """Those without which the job continues."""
         return frozenset(number for number, process in self._processes.items() if process.is_lost)
 
     @property
@@ -225,7 +225,7 @@ class Roster:
         return told is not None and (bool(told.raised) or told.lost < 0)
 
     def awaited(self, number: int) -> set[int]:
-        """Who has not ended, and is missed by `number`, or by one that it misses, and so on.
+        """Those that have not ended, and are missed by `number`, or by one that it misses, and so on.
 
         Empty if the cause has ended, or they miss each other.
         """
@@ -286,7 +286,7 @@ def _admitted(roster: Roster, number: int, document: Mapping[str, Any], at_s: fl
 
 
 def _given_up(roster: Roster, number: int, document: Mapping[str, Any], at_s: float) -> None:
-    """The ranks go on without another one."""
+    """The ranks continue without another one."""
     news = News(int(document["member"]), why=printable(str(document["why"])))
     if not roster[news.number].is_lost:
         roster.news.append(news)

@@ -1,4 +1,4 @@
-"""ServerLosses: which summation servers a job has lost, and whether it goes on without them."""
+"""ServerLosses: which summation servers a job has lost, and whether it continues without them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ServerLosses"]
 
 
 class ServerLosses:
-    """A job goes on when servers are lost: with replicas as before, as long as one is left, and else with
+    """A job continues when servers are lost: with replicas as before, as long as one is left, and else with
     what its ranks do elsewhere.  One thread only."""
 
     def __init__(self, plan: Plan, roster: Roster) -> None:
@@ -20,7 +20,7 @@ class ServerLosses:
         self._roster = roster
 
     def survives(self, numbers: Collection[int], *, is_killed: bool) -> bool:
-        """True if these processes, which have ended, are servers without which the job goes on.
+        """True if these processes, which have ended, are servers without which the job continues.
 
         is_killed: by a signal, or with their host.  A server that gives up by itself would most likely
         do so again: without replicas the job ends with it.
@@ -49,9 +49,9 @@ class ServerLosses:
     def note(self) -> str:
         """What becomes of the job."""
         if not self.is_served:
-            return "the ranks go on, and what they do on servers fails"
+            return "the ranks continue, and what they do on servers fails"
         left = len(self._servers) - len(self.lost)
         return (
-            f"the job goes on with {left} of {len(self._servers)} servers "
+            f"the job continues with {left} of {len(self._servers)} servers "
             f"(--server-replicas {self._replicas})"
         )

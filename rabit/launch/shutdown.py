@@ -51,7 +51,7 @@ class Shutdown:
         self._kill_later()
         for node in self._nodes:
             node.signal(signum, whole_group=True)
-            # A stopped (SIGSTOP) process acts on a signal only when it goes on.
+            # A stopped (SIGSTOP) process acts on a signal only when it continues.
             node.signal(signal.SIGCONT, whole_group=True)
 
     def release(self) -> None:

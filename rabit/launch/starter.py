@@ -46,7 +46,7 @@ class Starter:
         return self._node(host, dataclasses.replace(job, slots=slots, first_slot=slot), events)
 
     def _node(self, host: Host, host_job: HostJob, events: Events) -> Node:
-        """Children of this process end with it; what an agent runs can go on."""
+        """Children of this process end with it; what an agent runs can continue."""
         is_here = self._job.starts_here(host)
         if is_here and not host_job.stores:
             return LocalNode(host_job, events, self._selector)

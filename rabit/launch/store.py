@@ -105,7 +105,7 @@ def serve_stores(
     secret: bytes,
     limit_s: float,
 ) -> Iterator[list[str]]:
-    """Serves one store at each place; gives their addresses.  They go on if this process dies.
+    """Serves one store at each place; gives their addresses.  They continue if this process dies.
 
     address: where others reach this machine.  interfaces: names by which a host chooses its own
     address, if there are any.  Raises InvalidArgument or TimedOut if one has not started after `limit_s` seconds.

@@ -1,4 +1,4 @@
-"""rabitrun submit: prints the batch script of a job of Slurm that saves, is requeued and goes on."""
+"""rabitrun submit: prints the batch script of a job of Slurm that saves, is requeued and continues."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ trap 'kill -TERM $job' TERM
 while kill -0 $job 2>/dev/null; do wait $job; done
 wait $job
 status=$?
-# {resumable}: the ranks have saved and want to go on.
+# {resumable}: the ranks have saved and want to continue.
 if [ $status -eq {resumable} ]; then
   exec scontrol requeue "$SLURM_JOB_ID"
 fi

@@ -146,7 +146,7 @@ class Supervisor:
             self._stop(signal.SIGTERM)
 
     def _survives_host(self, host: str, text: str) -> bool:
-        """True if the job goes on without a host whose processes had started."""
+        """True if the job continues without a host whose processes had started."""
         lost = self._roster.not_ended(self._plan.numbers_on(host))
         if self._shutdown.is_stopping or not lost or not self._roster.have_started(lost):
             return False

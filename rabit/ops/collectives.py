@@ -343,10 +343,10 @@ barrier_async = _one.starts(STARTED.barrier, "Like `barrier`, but returns a Hand
 def join(device: int = -1, *, engine: Engine | None = None) -> int:
     """Says that this rank has no more work, and waits until every rank has said so.
 
-    Meanwhile the operations of the others go on: a joined rank contributes what changes nothing
+    Meanwhile the operations of the others continue: a joined rank contributes what changes nothing
     (zero to a sum, no rows to a gather).
     device: accepted for Horovod's sake.
-    Returns the rank that joined last.  Raises InvalidArgument at once where an optimizer's method cannot go on.
+    Returns the rank that joined last.  Raises InvalidArgument at once where an optimizer's method cannot continue.
     """
     engine = engine_for_work() if engine is None else engine
     if engine.refuses_join:

@@ -26,9 +26,9 @@ __all__ = ["Awaited", "Draft"]
 class Awaited:
     """A context manager around what makes the request of a call.
 
-    What is raised inside ends the call on this rank, so the others are told: they raise InvalidArgument
+    What is raised inside ends the call on this rank, so the others are informed: they raise InvalidArgument
     with the reason in place of waiting.  The submission stays outside, for the engine tells by itself
-    what it refuses, and who is told twice misses the next call of the name as well.
+    what it refuses, and a rank that gets two reports misses the next call of the name as well.
     """
 
     __slots__ = ("count", "engine", "group", "kind", "name", "root")

@@ -22,7 +22,7 @@ class OverlapChoice:
     The tuner waits until the optimizer has found a mode by itself.  Then the optimizer opens the
     choice, on all ranks after the same step, and calls end_step after each from there on; or it closes
     it.  The tuner proposes on rank 0.  Proposals travel as votes: what rank 0 wants when step s has
-    ended is in force on every rank when step s + 1 has.  By then the vote has been decided beside the
+    ended is in force on every rank when step s + 1 has.  By then the vote has been decided next to the
     gradients, so that it holds nobody up.
     """
 

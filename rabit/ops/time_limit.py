@@ -43,7 +43,7 @@ def end_time(environ: Mapping[str, str]) -> float:
 
 
 def remaining_seconds(text: str) -> float | None:
-    """Of Slurm's "1-02:03:04", "02:03" or "UNLIMITED"; None: it is none of these."""
+    """Of Slurm's "1-02:03:04", "02:03" or "UNLIMITED"; None: another form."""
     if text in ("UNLIMITED", "NOT_SET"):
         return float("inf")
     match = _TIME.fullmatch(text)

@@ -75,7 +75,7 @@ def described(plan: Plan, pipeline_bytes: int = _PIPELINE_BYTES) -> dict[str, An
 
 
 def read_plan(path: str | Path) -> PlanDocument:
-    """Raises InvalidArgument, with the path, for a file that cannot be read, was changed or is no plan."""
+    """Raises InvalidArgument, with the path, for a file that cannot be read, was changed or is not a plan."""
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

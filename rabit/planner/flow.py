@@ -103,7 +103,7 @@ class FlowGraph:
                 path.append(edges[place])
                 node = head[edges[place]]
             elif path:
-                # A dead end: the node before it goes on with its next edge.
+                # A dead end: the node before it continues with its next edge.
                 node = head[path.pop() ^ 1]
                 next_edge[node] += 1
             else:

@@ -32,7 +32,7 @@ _UNITS = 20  # in the median link: whole numbers of a coarse unit have few trees
 
 
 def pairs_by_round(hosts: int) -> list[list[tuple[int, int]]]:
-    """Who meets whom: hosts - 1 rounds, or hosts for an odd number, or a part of them for many hosts."""
+    """The pairs of each round: hosts - 1 rounds, or hosts for an odd number, or a part of them for many hosts."""
     even = hosts + hosts % 2
     rounds = []
     for turn in range(even - 1):

@@ -26,7 +26,7 @@ _DENOMINATORS = (100, 10_000, 1_000_000)
 class LinearProgram:
     """Maximises `objective` over variables >= 0 with rows of the form sum(coefficient * variable) <= bound.
 
-    Bounds are >= 0, so zero is feasible. Rows may be added after a solution, which goes on from there.
+    Bounds are >= 0, so zero is feasible. Rows may be added after a solution, which continues from there.
     """
 
     def __init__(

@@ -80,7 +80,7 @@ def find_records(folder: Path) -> list[Path]:
 
 
 def read_record(path: Path, last: int = layout.ENTRIES) -> Record:
-    """The record at `path`, with at most the `last` operations.  Raises InvalidArgument if it is none."""
+    """The record at `path`, with at most the `last` operations.  Raises InvalidArgument if it is not a record."""
     with _opened(path) as data:
         texts = _Texts(data)
         operations = _operations(data, texts, last)

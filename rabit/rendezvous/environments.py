@@ -191,7 +191,7 @@ def _flux(environ: Mapping[str, str]) -> JobMarks | None:
     nodes = max(1, reader.number("FLUX_JOB_NNODES", default=1))
     if size % nodes:
         raise InvalidArgument(
-            f"flux run started {size} tasks on {nodes} nodes: FLUX_JOB_SIZE is no multiple of FLUX_JOB_NNODES, and "
+            f"flux run started {size} tasks on {nodes} nodes: FLUX_JOB_SIZE is not a multiple of FLUX_JOB_NNODES, and "
             "Flux does not tell how many are on each. Use the same number on each node."
         )
     here = size // nodes

@@ -1,7 +1,7 @@
 """Membership: who takes part in an elastic job, as the store holds it; see also next_epoch.  Pure.
 
 One value under one key, changed by compare-and-set only: by survivors, who agree through it on who
-goes on, by newcomers, who say that they wait, and by the launcher, which knows of every process
+continues, by newcomers, who say that they wait, and by the launcher, which knows of every process
 whether it has ended, and where there is room.
 """
 

@@ -1,4 +1,4 @@
-"""Who goes on in the next epoch of an elastic job, and how long others are waited for.  Pure.
+"""Who continues in the next epoch of an elastic job, and how long others are waited for.  Pure.
 
 The survivors each work it out of the same record, and the first one that writes it is followed by all.
 """

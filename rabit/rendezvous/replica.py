@@ -123,7 +123,7 @@ class Replica:
                 client.close()
             raise PeerLost(
                 f"the store at {self.address} was started again and has lost what it held, so its answers "
-                "do not count. The job goes on with the other stores."
+                "do not count. The job continues with the other stores."
             )
         return client
 

@@ -1,4 +1,4 @@
-"""Survivors: how the processes of an elastic job agree on who goes on, and how others come in."""
+"""Survivors: how the processes of an elastic job agree on who continues, and how others come in."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _too_few(membership: Membership, proposed: Membership) -> PeerLost:
     shown = "; ".join(f"process {member}: {why}" for member, why in proposed.lost.items())
     return PeerLost(
         f"{len(proposed.members)} of {len(membership.members)} ranks are left after epoch "
-        f"{membership.epoch}, and the job goes on with at least {membership.least} (--min-np). Lost: "
+        f"{membership.epoch}, and the job continues with at least {membership.least} (--min-np). Lost: "
         f"{shown}. Start it again, or allow fewer.",
         membership.members.index(first) if first in membership.members else -1,
     )

@@ -125,7 +125,7 @@ class DiskTier:
                 if begin < len(view) or zlib.crc32(view) != slot.checksums[number]:
                     raise IntegrityError(
                         f"state on disk: {path} has other bytes than were written ({begin:,} of {len(view):,} read). "
-                        "Check the disk, and go on from the last checkpoint"
+                        "Check the disk, and continue from the last checkpoint"
                     )
             _let_go_pages(file.fileno())
 

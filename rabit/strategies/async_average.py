@@ -17,7 +17,7 @@ class AsyncAverage(Strategy):
 
     The ranks step as fast as each can; an average travels concurrently, and the next starts when it has arrived.
     Saving and ending bring all ranks to the same number of averages, and wait.  `pause` ends averaging
-    when every rank has called it, `resume` starts it again; neither waits, and steps go on.
+    when every rank has called it, `resume` starts it again; neither waits, and steps continue.
     Ranks may take other numbers of steps, and need no `join`, which is refused.
     A parameter that is frozen stays as it is on each rank, and still travels: ranks may freeze it at other averages.
     State: none besides the parameters, which differ between ranks.

@@ -24,7 +24,7 @@ Graph = Literal["ring", "all"] | Neighbours | Callable[[int], Neighbours]
 class Gossip(Strategy):
     """x_i = Σ_j P_ij x_j over rank i and its neighbours, `rounds` times after every `every` updates.
 
-    graph: "ring", "all", or the neighbours of every rank; whoever names a rank is named by it.  A function
+    graph: "ring", "all", or the neighbours of every rank; if rank a names rank b, b names a.  A function
     of the step, equal on all ranks, where the graph varies: see losing_links.
     P_ij = 1/(1 + max(degree_i, degree_j)) for neighbours, the rest stays at home, so that the mean of
     the ranks is conserved and their distance from it shrinks by P's second largest eigenvalue a round.

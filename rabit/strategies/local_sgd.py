@@ -20,7 +20,7 @@ class OuterStep(Protocol):
     """What is done with the mean move of the ranks; a frozen value."""
 
     def __call__(self, anchor: Array, move: Array, memory: Any, lr: float) -> tuple[Array, Any]:
-        """(where all ranks go on, what to remember); descends along `move`.  memory: 0.0 at first."""
+        """(where all ranks continue, what to remember); descends along `move`.  memory: 0.0 at first."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class LocalSGD(Strategy):
         move, is_frozen = slot.state.anchor - slot.value, slot.is_frozen
 
         async def body(ranks: Ranks) -> Reduced:
-            if is_frozen:  # A residual would go on moving it.
+            if is_frozen:  # A residual would continue moving it.
                 return Reduced(await ranks.mean(move))
             return await self.exchange(move, slot.state.inner, ranks)
 

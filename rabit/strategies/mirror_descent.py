@@ -19,8 +19,8 @@ __all__ = ["AnyBatchMirrorDescent"]
 class AnyBatchMirrorDescent(Strategy):
     """x_i = mirror(y_i, g_i/b_i, η);  then, `rounds` times, y_i = Σ_j P_ij b_j x_j / Σ_j P_ij b_j.
 
-    b_i: samples that rank i has managed in this step; the data loop sets `samples` before the backward
-    pass ends, and takes the gradient g_i of the sum of the losses; see Deadline.  0 samples: no step, and
+    b_i: samples that rank i has managed in this step.  The data loop sets `samples` before the backward
+    pass ends, and takes the gradient g_i of the sum of the losses (see Deadline).  0 samples: no step, and
     no weight.  by_samples False: every rank has weight 1, as in the paper.
     graph, rounds: as of Gossip, a function of the step where the graph varies, as when messages are lost.
     Ranks that are all neighbours, by samples: one step on the union of the samples.
@@ -70,7 +70,7 @@ class AnyBatchMirrorDescent(Strategy):
         for slot, before in zip(self._slots, self._before, strict=True):
             if slot.is_frozen:
                 continue
-            # A parameter without a gradient goes on being agreed on.
+            # A parameter without a gradient continues being agreed on.
             has_moved = self.samples and slot.grad is not None
             x = self.mirror(before, slot.grad, slot.lr) if has_moved else before
             body = functools.partial(self._move, slot, x, weights)

@@ -17,7 +17,7 @@ __all__ = ["OneBitLamb"]
 
 @dataclass
 class LambState:
-    """trust: the mean ratio of the warm-up.  fresh: the variance that goes on.  factor: of the ratio."""
+    """trust: the mean ratio of the warm-up.  fresh: the variance that continues.  factor: of the ratio."""
 
     m: Array
     v: Array
@@ -31,7 +31,7 @@ class OneBitLamb(Strategy):
     """Until `warmup`: LAMB on the mean gradient, with the ratio r = ‖x‖/‖u‖ of a layer, u = m/(√v + ε).
 
     Then m = exchange(β₁·m + (1-β₁)·g_i), v stays, and the mean ratio of the warm-up is scaled by
-    f = max(√v + ε)/(√w + ε), where w goes on as the variance of the gradients that m amounts to:
+    f = max(√v + ε)/(√w + ε), where w continues as the variance of the gradients that m amounts to:
     (m - β₁·m_before)/(1-β₁).  f is in [0.5, 4] and changes by a tenth in a step at most.
     It leaves r·u in place of the gradient, 0 where v is 0.
     exchange: error feedback over two phases of signs.  Blocks have scales of their own, so momenta of

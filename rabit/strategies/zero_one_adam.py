@@ -70,6 +70,7 @@ class ZeroOneAdam(Strategy):
     """m_i = β₁·m_i + (1-β₁)·g_i;  u_i = u_i + η·m_i;  x_i = x_i - η·m_i/(√v + ε), η = lr/(1-β₁^t).
 
     When ranks meet: ū = exchange(u_i);  m_i = ū/Ση;  x_i = anchor - ū/(√v + ε);  u_i = 0.
+
     v is refreshed from the mean gradient ḡ in the step 0, and then after 2^⌊j/refresh⌋ steps for the j-th
     time, as long as ranks meet in every step: until `start`.  There m takes ḡ as well, and no more travels.
     From `start` on v stays, and ranks meet every 2^⌊(t - start)/grow⌋ steps, `every` at most.

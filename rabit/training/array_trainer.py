@@ -71,7 +71,7 @@ class ArrayTrainer:
     parameters: by name; changed in place.
     update: applies `slot.grad` with `slot.lr` to `slot.value`.
     name: equal on all ranks, and no other trainer's in use; random numbers of the engine's codecs
-    depend on it, so that one which goes on from a saved state is named like the one that saved it.
+    depend on it, so that one which continues from a saved state is named like the one that saved it.
     None: by number.
     check_finite: looks for NaN and Inf in every gradient ("sample": in a sixteenth of them, in turn) before
     it is combined; `step` then raises IntegrityError on all ranks, which names rank and tensor, and the

@@ -100,5 +100,7 @@ def _read(buffer: bytes, at: int) -> tuple[Any, int]:
 def _read_words(buffer: bytes, at: int, count: int) -> tuple[tuple[int, ...], int]:
     stop = at + 8 * count
     if not 0 <= count <= 64 or stop > len(buffer):
-        raise Internal(f"an encoding ends at byte {len(buffer)}, where a header goes on to {stop}.")
+        raise Internal(
+            f"an encoding ends at byte {len(buffer)}, where a header continues to {stop}."
+        )
     return struct.unpack_from(f"={count}q", buffer, at), stop

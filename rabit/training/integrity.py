@@ -171,7 +171,7 @@ def _difference(
         what.append(f"ranks {_listed(list(map(str, ranks)))} differ in {_listed(split)}, and none is in the majority")
     return IntegrityError(
         f"replicas differ after step {step}: {'; '.join(what)}. A bit has flipped in memory, or a rank "
-        "has changed its parameters by itself. Go on from a checkpoint, and test that host's memory.",
+        "has changed its parameters by itself. Continue from a checkpoint, and test that host's memory.",
         next(iter(odd)) if len(odd) == 1 and not split else -1,
     )
 

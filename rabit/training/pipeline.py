@@ -109,7 +109,7 @@ class Pipeline:
         return task
 
     def flush(self) -> None:
-        """Submits what has become ready, and goes on with what can go on."""
+        """Submits what has become ready, and continues with what can continue."""
         self._driver.pump()
 
     def gradients_complete(self) -> None:
@@ -154,7 +154,7 @@ class Pipeline:
             self.end_meeting(meeting)
 
     def end_meeting(self, meeting: Meeting) -> Standing:
-        """Before this rank waits for what has left: goes on as the rank that has taken most steps, while others had
+        """Before this rank waits for what has left: continues as the rank that has taken most steps, while others had
         joined, from its step, and from the part of its state that is equal on all ranks.
 
         Raises Mismatch on all ranks if their strategies or shapes differ.  Blocks.
@@ -226,7 +226,7 @@ class Pipeline:
         return {"step": self.step, "ranks": len(self._members.ranks), **self._state.by_scope()}
 
     def load_state_dict(self, saved: Mapping[str, Any], change: Change | None = None) -> None:
-        """Goes on from what `state_dict` gave: the values are the same to the last bit.
+        """Continues from what `state_dict` gave: the values are the same to the last bit.
 
         change: how the ranks differ from those that saved it, whose parts are divided again then; None: not
         at all, and other numbers of ranks are refused where they have parts of their own.
@@ -250,7 +250,7 @@ class Pipeline:
         """The first gradient of a step is there: the parameters have their values.
 
         Between the making of an optimizer and its first step, programs broadcast parameters or load
-        them.  What a method remembers of them has to be of these, or ranks go on from different ones.
+        them.  What a method remembers of them has to be of these, or ranks continue from different ones.
         """
         if not self._fresh:
             return

@@ -197,13 +197,13 @@ class Ranks:
     # --- time -----------------------------------------------------------------------------------------
 
     async def steps(self, count: int) -> None:
-        """Goes on when `count` more steps have ended, at the same place on every rank."""
+        """Continues when `count` more steps have ended, at the same place on every rank."""
         if count > 0:
             await suspend((self.step + count, 0))
             self.step += count
 
     async def gradients(self) -> None:
-        """Goes on when the gradients of this step are complete on this rank: in `step()`."""
+        """Continues when the gradients of this step are complete on this rank: in `step()`."""
         await suspend((self.step, 1))
 
     def start(

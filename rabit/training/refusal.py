@@ -13,7 +13,7 @@ __all__ = ["refuse_in_elastic_jobs", "refuse_strategy_in_elastic_jobs"]
 
 
 def refuse_in_elastic_jobs(what: str, asked: Mapping[str, bool], instead: str) -> None:
-    """Raises InvalidArgument in an elastic job for what cannot go on when its ranks change.
+    """Raises InvalidArgument in an elastic job for what cannot continue when its ranks change.
 
     what: is made.  asked: what the caller wants or the configuration says, by name; True: it is asked
     for.  instead: what to do.

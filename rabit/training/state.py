@@ -32,7 +32,7 @@ class Leaf:
     elastic: what becomes of a local value when ranks come or go. "mean": its mean over the ranks is
     conserved (a residual): those that stay scale theirs, those that come start with zero.  "zero":
     it starts again, as the field's default if it has one: its shape may be that of a part. "copy":
-    those that come take the first rank's.  "none": other ranks cannot go on with it.
+    those that come take the first rank's.  "none": other ranks cannot continue with it.
     """
 
     value: Any
@@ -58,7 +58,7 @@ def leaf(
 
 @dataclass(frozen=True)
 class Change:
-    """How the ranks that go on from a saved state differ from those that saved it.
+    """How the ranks that continue from a saved state differ from those that saved it.
 
     before, now: their numbers.  is_new: this rank was not among them; has_new: some rank was not.
     """
@@ -222,7 +222,7 @@ def _resized(tree: Any, path: str, rules: tuple[Scope, Elastic], change: Change)
         return tree
     if elastic == "none":
         raise InvalidArgument(
-            f"the saved state '{path}' is of {change.before} ranks, and {change.now} go on, or others: its ranks "
+            f"the saved state '{path}' is of {change.before} ranks, and {change.now} continue, or others: its ranks "
             "know each other, and it cannot be divided again. Start as many, or load no state of the strategy."
         )
     if elastic == "zero" or change.is_new:

@@ -176,7 +176,7 @@ class Strategy:
         """All gradients are there."""
 
     async def after_step(self, ranks: Ranks) -> None:
-        """Parameters are updated, and `ranks.step` steps have ended.  May sleep and go on later."""
+        """Parameters are updated, and `ranks.step` steps have ended.  May sleep and continue later."""
 
     async def finish(self, ranks: Ranks) -> None:
         """Before saving, resizing and closing: brings in what is under way."""

@@ -1,11 +1,11 @@
-"""Tasks: coroutines over collectives, and the Driver that goes on with them.
+"""Tasks: coroutines over collectives, and the Driver that continues with them.
 
 A method is an `async` function, and `await` is the only place where ranks meet.  There is no event
 loop and no thread: whoever waits for a task, and every hook of the training, pumps, which means that
 each task whose operation has finished runs to its next `await`.
 
 Everything that is open is pumped, never only what is waited for.  Two ranks may wait for their tasks
-in opposite orders; if each went on with its own alone, each would wait for a second round that the
+in opposite orders; if each continued with its own alone, each would wait for a second round that the
 other has not begun.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Driver", "Gate", "Moment", "Operation", "Task", "driver_of", "finished", "suspend"]
 
-_WAIT_S = 1.0  # at a time, between two looks at what else could go on
+_WAIT_S = 1.0  # at a time, between two looks at what else could continue
 
 # A moment of training: steps that have ended, and 1 once this step's gradients are complete.
 Moment = tuple[int, int]
@@ -50,12 +50,12 @@ class Operation:
 
 @types.coroutine
 def suspend(wish: Operation | Task | Moment | Gate) -> Generator[Any, Any, Any]:
-    """Gives the Driver what the task waits for; goes on with what came of it."""
+    """Gives the Driver what the task waits for; continues with what came of it."""
     return (yield wish)
 
 
 async def finished(handles: Sequence[Handle]) -> None:
-    """Goes on when operations that were started by other means have finished."""
+    """Continues when operations that were started by other means have finished."""
     if handles:
         await suspend(Operation((), lambda _: None, handles))
 
@@ -67,7 +67,7 @@ class Gate:
         self.is_open = False
 
     async def passed(self) -> None:
-        """Goes on when the gate is open."""
+        """Continues when the gate is open."""
         if not self.is_open:
             await suspend(self)
 
@@ -111,11 +111,11 @@ class Task:
 
     @property
     def is_lost(self) -> bool:
-        """True if a task started it, it has failed, and no one has been told."""
+        """True if a task started it, it has failed, and nobody has seen the error."""
         return self.error is not None and self._is_child and not self._is_awaited
 
     def sleeps(self, now: Moment) -> bool:
-        """True if it, or a task that it waits for, goes on only at a later moment."""
+        """True if it, or a task that it waits for, continues only at a later moment."""
         if isinstance(self.waits_for, Task):
             return self.waits_for.sleeps(now)
         if isinstance(self.waits_for, Gate):
@@ -123,14 +123,14 @@ class Task:
         return isinstance(self.waits_for, tuple) and self.waits_for > now
 
     def done(self) -> bool:
-        """True when `wait` would not block.  Goes on with whatever can go on."""
+        """True when `wait` would not block.  Continues with whatever can continue."""
         self._driver.pump()
         return self.is_done
 
     def wait_news(self, seen: int, timeout: float) -> int:
         """Blocks until operations may have finished, as Handle.wait_news; for threads that only look.
 
-        Where it waits for no operation, another thread goes on with it: it looks again soon.
+        Where it waits for no operation, another thread continues with it: it looks again soon.
         """
         if self.handles:
             return self.handles[0].wait_news(seen, timeout)
@@ -150,7 +150,7 @@ class Task:
 
 
 class Driver:
-    """Goes on with the tasks of one rank.  Thread-safe; tasks run in the thread that pumps."""
+    """Continues with the tasks of one rank.  Thread-safe; tasks run in the thread that pumps."""
 
     def __init__(self, engine: Engine, name: str) -> None:
         """name: of the optimizer; the names of its tasks begin with it."""
@@ -206,7 +206,7 @@ class Driver:
         return found
 
     def reach(self, moment: Moment) -> None:
-        """It is `moment` now, on every rank at the same place of its program; sleepers go on."""
+        """It is `moment` now, on every rank at the same place of its program; sleepers continue."""
         self.now = moment
         self.pump()
 
@@ -223,7 +223,7 @@ class Driver:
             task.handles, start = handles[start:stop], stop
 
     def pump(self) -> bool:
-        """Goes on with every task that can; False if none could."""
+        """Continues with every task that can; False if none could."""
         if not self.open:  # Every hook of the training asks.
             return False
         with self._lock:
@@ -298,7 +298,7 @@ class Driver:
                 task.outcome()
 
     def _try(self, task: Task) -> bool:
-        """Goes on with a task if what it waits for has come."""
+        """Continues with a task if what it waits for has come."""
         wish = task.waits_for
         if task.is_done:
             return False

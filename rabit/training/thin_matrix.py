@@ -31,7 +31,7 @@ class ThinMatrix(Protocol):
         """A right one, m by r."""
 
     def expand(self, left: Array, mean: Array, mine: Array) -> Array:
-        """left·meanᵀ; left·mineᵀ is taken away from what is left."""
+        """left·meanᵀ; left·mineᵀ is subtracted from the rest."""
 
 
 def thin_matrix(

@@ -51,7 +51,7 @@ class WaveBoard:
     """One wave's view of the board.  Called by the thread that trains.
 
     Of two waves in their forward pass, the one that began first never waits for the other; a wave in its
-    backward pass waits for no one, and gives back.  So one of the two can always go on.
+    backward pass waits for no one, and gives back.  So one of the two can always continue.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class WaveBoard:
         self._write()
 
     def take(self, count: int) -> None:
-        """Before this many bytes are saved; blocks while they have no room and the other wave goes on.
+        """Before this many bytes are saved; blocks while they have no room and the other wave continues.
 
         Raises TimedOut.
         """

@@ -49,7 +49,7 @@ def change_of_unit(before: float, now: float) -> float:
     """By what a residual in unit `before` is multiplied to be in `now`.
 
     0 at a learning rate of zero, as in the first step of a warm-up: nothing is applied, so nothing of the
-    residual is sent, and whoever keeps it leaves it as it is.
+    residual is sent, and its owner leaves it as it is.
     """
     return before / now if now else 0.0
 

@@ -66,7 +66,7 @@ class TunedEngine(Protocol):
 
 
 def extra_options(config: Config) -> dict[str, object]:
-    """Native options, of which rank 0 alone has the rules of its route table.
+    """Native options, except that only rank 0 has the rules of the route table.
 
     What is wrong with the table goes there as well, where all ranks will hear of it.
     """

@@ -49,7 +49,7 @@ class Window:
 
     phase: warmup, explore or guard, with "-off" for what the job does without tuning; at the end
     chosen or off.
-    values: in force, whoever chose them.
+    values: in force, chosen by the tuner or not.
     step_s: seconds of one step, in whole nanoseconds, so that a log gives back what was measured.
     """
 

@@ -3,7 +3,7 @@
 It lives on rank 0, whose proposals the negotiation brings to all ranks.  At every step boundary it
 looks at the clock.  Some steps with one combination are a window; a Gaussian process over the windows
 says which combination to try next; at the end the best one and the job without tuning run in turns,
-and the job goes on without tuning unless that is slower.
+and the job continues without tuning unless that is slower.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MARGIN = 0.99
 class Work:
     """What a job has done so far: reduced bytes, and hashes of all tensors added up (64 bits).
 
-    values: in force now, whoever chose them.
+    values: in force now, chosen by the tuner or not.
     """
 
     total_bytes: int

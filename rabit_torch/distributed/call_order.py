@@ -6,7 +6,7 @@ it sees two operations, each with ranks missing.  But the n-th collective of a g
 all ranks.  A rank that waits for long compares its calls with those of others, through torch's store.
 
 A difference ends the group: its operations stay in flight, and later calls would meet those of another number.
-What the engine finds in operations of one name (another root, say) does not: the calls correspond, and go on.
+What the engine finds in operations of one name (another root, say) does not: the calls correspond, and continue.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CallOrder:
         self._calls.append((self._count, key))
 
     def start_again(self, joins: int) -> None:
-        """Ranks have missed calls of others until now: after so many joins all count from one number on."""
+        """Ranks have missed calls of others until now: after this many joins all count from one number on."""
         self._count = joins << 32
 
     def refuse(self, what: str) -> None:

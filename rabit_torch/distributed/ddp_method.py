@@ -40,8 +40,8 @@ class DdpMethod:
         strategy = as_strategy(method)
         if strategy.uses_step:
             raise InvalidArgument(
-                f"{type(strategy).__name__} works on parameters in step(), of which a communication hook "
-                "is not told. Use rabit_torch.DistributedOptimizer(strategy=...) without DDP"
+                f"{type(strategy).__name__} works on parameters in step(), and a communication hook "
+                "does not see that. Use rabit_torch.DistributedOptimizer(strategy=...) without DDP"
             )
         engine = rabit.default_engine()
         name = engine.next_name("ddp_method")
@@ -80,7 +80,7 @@ class DdpMethod:
                 slot.forget()
             return buffer
 
-        # Whoever looks goes on with the rounds: the thread of the futures, or this one at the end.
+        # Whoever looks continues with the rounds: the thread of the futures, or this one at the end.
         future: torch.futures.Future[torch.Tensor] = self._completion.future(tasks, finish, buffer)
         raise_after_backward(lambda: self._pipeline.wait(slots))
         return future
@@ -90,7 +90,7 @@ class DdpMethod:
         return with_tensors(self._pipeline.state_dict())
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` gave."""
+        """Continues from what `state_dict` gave."""
         self._pipeline.load_state_dict(with_arrays(saved))
 
     def _slots(self, parameters: Sequence[torch.Tensor]) -> list[TorchSlot]:

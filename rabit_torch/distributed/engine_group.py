@@ -109,7 +109,7 @@ class EngineGroup(dist.ProcessGroup):
         return self
 
     def set_timeout(self, timeout: timedelta | float) -> None:
-        """Sets how long `wait` waits unless it is told."""
+        """Sets the default timeout of `wait`."""
         self._timeout = timedelta(seconds=seconds_of(timeout))
 
     def shutdown(self) -> None:

@@ -30,7 +30,7 @@ class FsdpMethod:
     row, in the order in which the ranks get their parts, so methods for matrices take it for a vector.  State is
     kept for each module on every rank, as large as its gradients before they are sharded, and for each set of its
     parameters that had gradients.  Every backward pass that FSDP exchanges counts as a step.  Each rank gets all
-    of a result and keeps its part: beside a reduce-scatter a method has twice the way, with its own size.
+    of a result and keeps its part: a method sends its encoding twice as far as a reduce-scatter sends the gradient.
     Raises Unsupported for a torch whose modules have no set_custom_reduce_scatter.
     """
 
@@ -96,7 +96,7 @@ class FsdpMethod:
         return {_SLOTS: slots, **with_tensors(self._pipeline.state_dict())}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Goes on from what `state_dict` gave."""
+        """Continues from what `state_dict` gave."""
         for name, (count, dtype) in saved.get(_SLOTS, {}).items():
             self._slot(name, count, dtype)
         self._pipeline.load_state_dict(with_arrays(saved))

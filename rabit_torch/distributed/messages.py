@@ -27,7 +27,7 @@ class Mail:
         self._size = size
         self._sent: defaultdict[tuple[int, int], int] = defaultdict(int)
         self._received: defaultdict[tuple[int, int], int] = defaultdict(int)
-        self._last = rank  # the sender found last: the search goes on after it, so that all come
+        self._last = rank  # the sender found last: the search continues after it, so that all come
 
     def sent(self, receiver: int, tag: int) -> None:
         """This rank sends a message."""

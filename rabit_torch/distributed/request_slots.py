@@ -54,7 +54,7 @@ class Lines:
 
         key: what names the operation: equal on all ranks.
         variant: whatever else tells requests apart but for their memory; ranks that disagree about
-            it are told by the engine, because the name is one.
+            it get an error from the engine, because the name is the same.
         make: makes the request with a name.  pointers: its input, output and stream; None: the request is
         not kept, because it differs from call to call.
         """

@@ -142,7 +142,7 @@ def seconds_of(timeout: timedelta | float) -> float:
 def loses_works(version: str = torch.__version__) -> bool:
     """True where C++ code of torch that holds a Work does not hold its Python half.
 
-    It would then wait in the base class, for ever: the constructor of DDP does.  torch before 2.7 is so; 2.7
+    It would then wait in the base class and never return: the constructor of DDP does.  torch before 2.7 is so; 2.7
     was not tried, and counts as one of them.
     """
     major, minor = version.split(".")[:2]

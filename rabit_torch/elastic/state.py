@@ -47,9 +47,9 @@ class TorchState(ObjectState):
 
     model, optimizer: torch.nn.Module and torch.optim.Optimizer (a DistributedOptimizer too); values
     may hold further ones.  Commits are copies in this process's memory, on the device of the tensors.
-    With a strategy what the method keeps is committed too: each rank goes on with its own residual and, where
-    they differ between exchanges, with its own parameters.  replicas: so many other hosts have copies of that
-    and of the model's buffers, with which a rank that comes for a lost one goes on.  per_rank: as for ObjectState.
+    With a strategy what the method keeps is committed too: each rank continues with its own residual and, where
+    they differ between exchanges, with its own parameters.  replicas: how many other hosts have copies of that
+    and of the model's buffers, with which a rank that comes for a lost one continues.  per_rank: as for ObjectState.
     """
 
     _kinds = (_Tensors(),)
@@ -97,7 +97,7 @@ class TorchState(ObjectState):
         return own, methods, super().own_part()
 
     def take_own(self, has_own: bool, taken: Any) -> None:
-        """The strategies are new ones, of the new ranks, and go on from the commit."""
+        """The strategies are new ones, of the new ranks, and continue from the commit."""
         nothing: tuple[dict[str, Any], dict[str, Any], Any] = ({}, {}, None)
         own, locals_, values = taken or nothing
         is_new = not (has_own or taken)

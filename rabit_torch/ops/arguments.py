@@ -83,7 +83,7 @@ def scatter_op(op: ReduceOp | int, what: str) -> ReduceOp:
 
 
 def checked_splits(splits: Any, name: str) -> list[int] | None:
-    """The rows for each rank as integers; raises InvalidArgument for numbers that are none."""
+    """The rows for each rank as integers; raises InvalidArgument for values that are not integers."""
     if splits is None:
         return None
     dtype = ""

@@ -78,7 +78,7 @@ def push_pull_inplace(
 
 
 def declare(name: str, **attributes: str) -> None:
-    """Accepts the name of a tensor, which BytePS must be told of before; does not block.
+    """Accepts the name of a tensor, which BytePS requires before the first use; does not block.
 
     attributes: BytePS's, of compression; a strategy compresses here.
     Ranks agree on the names of tensors when they meet, in any order, so nothing has to be kept.

@@ -101,7 +101,7 @@ def check_numbers(factor: float, staleness: int, op: Any) -> None:
 
 
 def refuse_wrapped(optimizer: Any, wrapper: type) -> None:
-    """Raises InvalidArgument for an optimizer that is a `wrapper` already, or holds one, and for what is no optimizer.
+    """Raises InvalidArgument for a `wrapper`, for an optimizer that holds one, and for what is not an optimizer.
 
     Frameworks put their own around an optimizer (Accelerate, Lightning), as an attribute.
     """

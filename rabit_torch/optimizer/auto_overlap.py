@@ -82,7 +82,7 @@ class AutoOverlap:
             self._choice.close()
 
     def note_arrival(self, size: int) -> None:
-        """A gradient of so many bytes is complete."""
+        """A gradient is complete; `bytes` is its size."""
         self._arrived.append((time.perf_counter() - self._began, size))
 
     def _run(self) -> Generator[None, float, None]:

@@ -243,7 +243,7 @@ class _DistributedMixin(ClippingMixin):
         return self._rabit_method().strategy
 
     def strategy_state_dict(self) -> dict[str, Any]:
-        """The state of the strategy, beside the optimizer's; between steps, on all ranks alike.
+        """The state of the strategy, separate from the optimizer's; between steps, on all ranks alike.
 
         "replicated" is equal on all ranks, "local" is this rank's own: each rank saves its own.
         """
@@ -251,7 +251,7 @@ class _DistributedMixin(ClippingMixin):
         return self._rabit_method().state_dict()
 
     def load_strategy_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on from what `strategy_state_dict` gave on this rank: the values are the same to the last bit.
+        """Continues from what `strategy_state_dict` gave on this rank: the values are the same to the last bit.
 
         The steps after it have the bits of a job that was not interrupted with RABIT_DETERMINISTIC=1.
 
@@ -312,10 +312,10 @@ def DistributedOptimizer(
         at least 256 KiB for which that costs fewer bytes.  Gradients without zero rows, such as that
         of a table that an output projection shares, go dense after three exchanges, with a warning.
     overlap: what the exchange of gradients overlaps with.  "backward": the backward pass.
-        "next-forward": that and the next forward pass; `step()` returns at once, and a parameter is
-        updated when something reads it, at the latest; `.grad` is None after `step()`.
-        "reduce-scatter": the same, with gradients in two halves: sums in the backward pass, which
-        `step()` waits for, and their distribution in the forward pass; takes no compression.
+        "next-forward": that and the next forward pass.  `step()` returns at once, a parameter is
+        updated at the latest when something reads it, and `.grad` is None after `step()`.
+        "reduce-scatter": the same, with gradients in two halves.  They are summed in the backward pass,
+        which `step()` waits for, and distributed in the forward pass.  Takes no compression.
         "none": nothing.  "auto": measures some steps with
         "backward", tries the mode whose predicted step is shortest, and keeps it if it is faster;
         `statistics()["overlap"]` has predictions and measurements.  None: RABIT_OVERLAP, which is
@@ -326,19 +326,19 @@ def DistributedOptimizer(
         not updated, as in one process, and keep `.grad` None.  Gradients are reduced at `step()` or
         `synchronize()` then, not when `backward()` returns.  False: they are updated with a gradient of zero, as by
         Horovod, and nothing has to be agreed.
-    strategy: a method of `rabit.strategies`, in place of the mean of the gradients in every step: an
-        Exchange, which gets error feedback where it needs it, and leaves small parameters alone; a
-        Strategy, as it is; or a text such as "powersgd:rank=2".  `.grad` is what it leaves for the optimizer;
+    strategy: a method of `rabit.strategies`, in place of the mean of the gradients in every step.
+        An Exchange gets error feedback where it needs it, and leaves small parameters alone.  A
+        Strategy is used as it is.  Or a text such as "powersgd:rank=2".  `.grad` is what it leaves for the optimizer;
         with methods that work on parameters ("local", "diloco", …) this rank's own gradient.
         None: RABIT_STRATEGY, which `rabitrun --strategy` sets, or the mean.
     check_finite: looks for NaN and Inf in every gradient before it is combined; step() then raises
         IntegrityError on all ranks, with rank, tensor and index, and updates nothing.  "sample": a
         sixteenth of the gradients in each step, in turn.  None: RABIT_CHECK_FINITE, or not.
-    check_replicas: after so many steps, compares the bits of the parameters of all ranks; 0: never.
+    check_replicas: after this many steps, compares the bits of the parameters of all ranks; 0: never.
         Raises IntegrityError on all ranks.  None: RABIT_CHECK_REPLICAS, or never.
     staleness: of BytePS: with RABIT_PS_ASYNC=1, each rank takes its own steps, which the servers add to
-        the parameters that they keep, and goes on from these without waiting for other ranks, except
-        for those that are so many steps behind.  0: RABIT_PS_STALENESS, if RABIT_PS_ASYNC is set.
+        the parameters that they keep, and continues from these without waiting for other ranks, except
+        for those that are this many steps behind.  0: RABIT_PS_STALENESS, if RABIT_PS_ASYNC is set.
         Then `optimizer` itself is returned; InvalidArgument for any other argument.
     shard: "optimizer" divides the optimizer's state among the ranks (ZeRO stage 1), "gradients" also sends each
         backward pass's gradients at once and keeps this rank's part (stage 2), "parameters" also divides the

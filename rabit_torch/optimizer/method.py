@@ -33,7 +33,7 @@ _PUTS_OFF = ("next-forward", "reduce-scatter", "auto")
 
 
 class Method:
-    """Stands between GradientReducer and a Strategy.  Called by whoever calls the reducer."""
+    """Stands between GradientReducer and a Strategy.  Called in the thread that calls the reducer."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Method:
         return len(self._states) - state.place if state.priority is None else state.priority
 
     def progress(self) -> None:
-        """Goes on with what can go on, and submits what is to leave."""
+        """Continues with what can continue, and submits what is to leave."""
         self.pipeline.flush()
 
     def before_step(self) -> None:
@@ -144,7 +144,7 @@ class Method:
         return with_tensors(self.pipeline.state_dict())
 
     def load_state_dict(self, saved: Mapping[str, Any], change: Change | None = None) -> None:
-        """Goes on from what `state_dict` gave; change: how the ranks differ from those that saved it."""
+        """Continues from what `state_dict` gave; change: how the ranks differ from those that saved it."""
         self.pipeline.load_state_dict(with_arrays(saved), change)
 
 

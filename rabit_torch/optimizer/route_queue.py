@@ -60,7 +60,7 @@ class RouteQueue:
     def __init__(
         self, requests: GradientRequests, tasks: Any, progress: Callable[[], None] | None
     ) -> None:
-        """tasks: of the engine (driver_of).  progress: goes on with the tasks of a strategy; None: there is none."""
+        """tasks: of the engine (driver_of).  progress: continues with the tasks of a strategy; None: there is none."""
         self.requests = requests
         self.pending_bytes = 0
         self.zeros: list[Route] = []  # of dense zeros for what this rank has not used in this step
@@ -151,7 +151,7 @@ class RouteQueue:
     def start_second_halves(self) -> None:
         """Waits for the sums of what is on its way in two halves, and starts to collect them.
 
-        Of everything, whoever asks for whatever: ranks may ask in different orders.
+        All of them, even if the caller needs one: ranks may ask in different orders.
         """
         halves, self._halves = self._halves, []
         for _, half in halves:

@@ -129,7 +129,7 @@ def compile(
     torch.compile(model) makes one backward graph, whose gradients all come at its end.  Parts give
     their gradients one after another, so that these travel during the rest of the backward pass.
 
-    buckets: "blocks": every block by itself; blocks are the repeated children (layers of one class),
+    buckets: "blocks": every block by itself.  Blocks are the repeated children (layers of one class),
         or children of at least the size of a partition.  "split": the whole graph is cut where the
         parameters since the last cut reach the size of a partition (RABIT_PARTITION_BYTES); a number:
         the same with that many bytes.  "auto": "blocks" if the model has at least two, else "split".
@@ -169,7 +169,7 @@ def _parameter_bytes(module: torch.nn.Module) -> int:
 
 
 def find_blocks(model: torch.nn.Module, size: int) -> list[torch.nn.Module]:
-    """The parts of `model` to compile: repeated layers, and what beside them has parameters.
+    """The parts of `model` to compile: repeated layers, and other modules that have parameters.
 
     size: bytes; children at least so large are blocks although they are not repeated.
     """

@@ -44,7 +44,7 @@ _live: weakref.WeakSet[Crossing] = weakref.WeakSet()
 
 
 class Deliveries(Protocol):
-    """Who waits for gradients on their way."""
+    """What waits for gradients on their way."""
 
     def deliver(self, states: Iterable[ParameterState]) -> None:
         """Waits until the gradients of `states` are reduced, in `state.grad`."""
@@ -54,7 +54,7 @@ class Deliveries(Protocol):
 
 
 class Sender(Protocol):
-    """Who exchanges the gradients of an optimizer, as a Crossing needs it; see GradientReducer."""
+    """What exchanges the gradients of an optimizer, as a Crossing needs it; see GradientReducer."""
 
     @property
     def overlap(self) -> str:

@@ -13,7 +13,7 @@ __all__ = ["DividedGradient", "DividedTensor", "DividedValues", "divided_gradien
 
 
 class DividedTensor(torch.Tensor):
-    """A tensor without values: whoever reads it learns who has them."""
+    """A tensor without values: reading it raises an error that names the owners."""
 
     refusal: str  # with {name}
     rabit_name: str

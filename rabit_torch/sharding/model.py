@@ -45,7 +45,7 @@ def shard(
 
     Its values are those of the first rank. A unit is gathered when its module runs, and again in the backward pass.
     units: names of modules, classes, or a function of name and module that says whether a module is gathered as one;
-    None: the repeated children of ModuleList and Sequential, and the other modules. keep: tensors up to so many
+    None: the repeated children of ModuleList and Sequential, and the other modules. keep: tensors up to this many
     elements stay whole on every rank. window: bytes of units that are whole at a time; None: two units of the middle
     size, or one and a half of the largest. Blocks until every rank calls it. Raises InvalidArgument for a model
     that is divided already, that is not on the CPU, or in which no tensor is large enough; Mismatch if the models of

@@ -143,8 +143,9 @@ def show(title: str, job: subprocess.Popen[str]) -> None:
 def methods_all(o: Any) -> bool:
     """All that is measured of gradient methods, part after part, with what is left: `make methods`.
 
-    Parts keep what they have measured in the folder, so that a run which was cut goes on where it was. Before each part
-    stands how long it takes and what is left in all: as on two processors at first, then at the pace of this machine.
+    Parts keep what they have measured in the folder, so that a run which was cut continues where it was. Before each
+    part stands how long it takes and the remaining time: as on two processors at first, then at the pace of this
+    machine.
     Two parts measure no time, and run beside each other. Ends with one table of what falls short, and as that does.
     """
     o.folder = Path(o.folder)

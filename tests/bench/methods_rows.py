@@ -1,4 +1,4 @@
-"""The rows of a bench of gradient methods: kept after each, so that a run which was cut goes on where it was."""
+"""The rows of a bench of gradient methods: kept after each, so that a run which was cut continues where it was."""
 
 from __future__ import annotations
 

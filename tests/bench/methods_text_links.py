@@ -98,4 +98,4 @@ def methods_text_links(o: Any) -> None:
         on_ranks(text_links_rank, o, methods_text.RANKS, run=shaped_links.in_lab(lab, o.timeout))
     missing = Rows(Path(o.save)).missing(o.settings)
     if missing:
-        sys.exit(f"not measured within {o.timeout:g} s: {', '.join(missing)}. Run it again: it goes on.")
+        sys.exit(f"not measured within {o.timeout:g} s: {', '.join(missing)}. Run it again: it continues.")

@@ -42,13 +42,13 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 # 135712), and do not come together.
 ENVIRONS = {"torchrun own stores": {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}}
 WHAT = {
-    "rabit elastic": "rabitrun --min-np: three go on",
+    "rabit elastic": "rabitrun --min-np: three continue",
     "rabit spare": "rabitrun --spares 1: a spare takes the place",
     "rabit restarts": "rabitrun --max-restarts: all start anew",
     "torchrun": "torchrun --max-restarts (gloo): all start anew",
     "torchrun own stores": "the same with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
-    "torchft": "torchft (gloo): three go on",
-    "ulfm": "Open MPI with ULFM: three go on",
+    "torchft": "torchft (gloo): three continue",
+    "ulfm": "Open MPI with ULFM: three continue",
 }
 
 
@@ -86,7 +86,7 @@ def start(way: str, folder: Path) -> list[subprocess.Popen[bytes]]:
 
 
 def measure(way: str, folder: Path) -> tuple[float, int]:
-    """Seconds from the loss to the next step of all that go on, and how many ranks that step has.
+    """Seconds from the loss to the next step of all that continue, and how many ranks that step has.
 
     Raises RuntimeError if the job does not end well.
     """
@@ -139,7 +139,7 @@ def recovery(o: Any) -> None:
     """From the loss of a rank to the next step: elastic jobs of rabit beside what others do after a loss.
 
     Four ranks make the same steps by each library (recovery_rank.py), and the last one ends itself by SIGKILL. The
-    time is from there until all ranks that go on have ended their next step: median and maximum of the rounds, in
+    time is from there until all ranks that continue have ended their next step: median and maximum of the rounds, in
     which the ways take turns. torchft comes with `pip install torchft`; ULFM is a part of Open MPI 5 and needs mpi4py.
     What is not there is left out, with the reason. Horovod does not build with a torch of today.
     """

@@ -1,7 +1,7 @@
 """What a step of a model with experts, and one of recommendations, exchange: generators.
 
 A step is a list of operations in the order in which a rank begins them.  The program waits for some before
-it goes on, because they are what it computes with next; it waits for the others, gradients, when the step ends.
+it continues, because they are what it computes with next; it waits for the others, gradients, when the step ends.
 """
 
 from __future__ import annotations

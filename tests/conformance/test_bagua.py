@@ -338,7 +338,7 @@ def test_an_average_keeps_the_mean_of_the_models_while_training_pauses():
 
 
 def test_nobody_waits_for_a_rank_that_stands_still():
-    """Thirty steps of the others are one of the slow rank: it goes on only when they have done them."""
+    """Thirty steps of the others are one of the slow rank: it continues only when they have done them."""
     away = threading.Barrier(RANKS)
 
     def train(engine):

@@ -1,4 +1,4 @@
-"""What ranks get when they disagree, or misuse names; the rest of the step goes on."""
+"""What ranks get when they disagree, or misuse names; the rest of the step continues."""
 
 from __future__ import annotations
 

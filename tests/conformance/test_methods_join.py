@@ -1,4 +1,4 @@
-"""Ranks that have no data left call join, and the others go on: with every method, or they are told why not."""
+"""Ranks that have no data left call join, and the others continue: with every method, or they are told why not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A state that other ranks go on with: what is known of ranks that are gone must not stay for ever."""
+"""A state that other ranks continue with: what is known of ranks that are gone must not stay for ever."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_it_comes_to_the_mean_of_the_ranks_that_there_are(name, what):
 def test_neighbours_that_know_each_other_cannot_be_divided():
     states = [state for _, state in trained(methods.LowPrecisionRing, [0, 1, 2], 2)]
 
-    with pytest.raises(rabit.InvalidArgument, match="is of 3 ranks, and 2 go on, or others"):
+    with pytest.raises(rabit.InvalidArgument, match="is of 3 ranks, and 2 continue, or others"):
         trained(methods.LowPrecisionRing, [0, 1], 1, states, lambda rank: Change(3, 2))
 
 

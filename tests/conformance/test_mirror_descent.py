@@ -144,7 +144,7 @@ def test_a_deadline_ends_a_step_after_the_least_parts():
 
 
 class VirtualTime:
-    """A clock that moves by what is done; ranks that meet go on at the time of the latest."""
+    """A clock that moves by what is done; ranks that meet continue at the time of the latest."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -5,9 +5,9 @@
 A seed decides the kind of fault, whom it hits and for how long: a host's link is down for up to 2 s, for 10 s or for
 ever; its connections are reset; its link flaps; two hosts do not hear each other, or only one does not hear the
 other, for up to 2 s; or two never hear each other again. What heals in time must be noticed by nobody: no exception,
-no step with fewer ranks. What does not must cost one rank, by its name, and the others go on; whoever was cut off and
-comes back must be told that it was given up. In all cases the processes that end well must have one history, and the
-sum that its steps make, to the bit.
+no step with fewer ranks. What does not must cost one rank, by its name, and the others continue; a rank that was cut
+off and comes back must learn that it was given up. In all cases the processes that end well must have one history, and
+the sum that its steps make, to the bit.
 Needs root, ip and ss.
 """
 

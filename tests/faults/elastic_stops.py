@@ -2,9 +2,10 @@
 
     python tests/faults/elastic_stops.py [--runs 40] [--seed 0] [--timeout 3]
 
-Each job has three ranks, of which one is stopped (SIGSTOP) at a random moment and goes on (SIGCONT) after 0.2 to 10 s.
+Each job has three ranks, of which one is stopped (SIGSTOP) at a random moment, and continued (SIGCONT) 0.2 to 10 s
+later.
 Below the heartbeat timeout nobody may notice: no exception, no step with fewer ranks.  Above it the others must have
-the exception within the timeout, and go on; the one that wakes must be told that it was given up, and leave.
+the exception within the timeout, and continue; the one that wakes must be told that it was given up, and leave.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Each run trains a small model on four ranks by one of the methods that elastic jobs take, and loses one or two of them
 at random steps. Every rank that is left must have the parameters, bit for bit, that a chain of jobs without losses
-leaves, each of which goes on with the ranks, residuals and momentum of the one before.
+leaves, each of which continues with the ranks, residuals and momentum of the one before.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ parts |= {f"model {each}": model for each, model in models.items()}
 parts |= {f"optimizer {each}": optimizer for each, optimizer in optimizers.items()}
 state = elastic.TorchState(step=0, sizes=[], replicas=replicas, **parts)
 if begin:
-    # Each rank goes on as one of those that had the state.
+    # Each rank continues as one of those that had the state.
     at, ranks, before = begin
     kept = torch.load(folder / f"at.{at}.{ranks[me]}", weights_only=False)
     for name, each in parts.items():
@@ -114,7 +114,7 @@ def train_by(
 ) -> Any:
     """The parameters of each method on each rank after so many steps, and the ranks of each step.
 
-    least: of an elastic job.  begin: the step to go on from, as which ranks of the job before, and how many it had.
+    least: of an elastic job.  begin: the step to continue from, as which ranks of the job before, and how many it had.
     victims: (step, process, method) of each loss: the process ends before it exchanges by this method.
     replicas: of the state, for which the job needs several hosts.  python: what runs the script.
     """

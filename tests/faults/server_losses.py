@@ -159,7 +159,7 @@ def run(seed: int) -> str:
     said = f"seed {seed}, {loss}, status {done.returncode}:\n{done.stdout}{done.stderr}"
     assert done.returncode == 0, said
     assert done.stdout.count("is done") == loss.ranks, said
-    noted = f"rabitrun: server {loss.victim} (host localhost) was killed by SIGKILL (signal 9); the job goes on"
+    noted = f"rabitrun: server {loss.victim} (host localhost) was killed by SIGKILL (signal 9); the job continues"
     assert done.stderr.count(noted) == 1, said
     return said
 
@@ -171,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.work is not None:
         work(loss_of(options.work))
         return 0
-    return seeds.play(options, run, jobs="jobs went on without a server", about=loss_of)
+    return seeds.play(options, run, jobs="jobs continued without a server", about=loss_of)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Torch waits on streams: the host goes on while the emulated device has still to work."""
+"""Torch waits on streams: the host continues while the emulated device has still to work."""
 
 from __future__ import annotations
 

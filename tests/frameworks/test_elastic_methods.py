@@ -76,7 +76,7 @@ def test_a_newcomer_begins_without_a_residual_of_its_own(rank_server, tmp_path):
 def replaced(rank_server, tmp_path_factory):
     """What each method comes to in a job whose lost ranks are replaced and in one that loses none."""
     methods, hosts = list(METHODS.values()), "localhost:2,127.0.0.2:1"
-    # The second one has come for the first: it goes on with what that one had left.
+    # The second one has come for the first: it continues with what that one had left.
     victims = [(4, 1, METHODS["ef21"]), (7, 3, METHODS["qsgd"])]
     found, sizes = train_by(
         tmp_path_factory.mktemp("lost"), methods, 3, 10,

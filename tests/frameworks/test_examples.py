@@ -91,7 +91,7 @@ def test_example_explains_itself(rank_server, name):
 
 @pytest.fixture
 def resume(rank_server) -> Callable[..., list[str]]:
-    """The command that trains four epochs, and goes on where a job before has ended; flags are rabitrun's."""
+    """The command that trains four epochs, and continues where a job before has ended; flags are rabitrun's."""
 
     def command(*arguments: str, flags: Sequence[str] = ()) -> list[str]:
         program = [*rank_server.command, str(EXAMPLES / "torch_resume.py"), "--epochs", "4"]

@@ -77,7 +77,7 @@ if rabit.rank() == 0:
 
 @pytest.fixture
 def train(tmp_path, rank_server):
-    """train(ranks, steps): what rank 0 has come to; begin: the file to go on from."""
+    """train(ranks, steps): what rank 0 has come to; begin: the file to continue from."""
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
 

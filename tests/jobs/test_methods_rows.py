@@ -1,4 +1,4 @@
-"""The benches of gradient methods: what a run that was cut goes on with, and what they call too little."""
+"""The benches of gradient methods: what a run that was cut continues with, and what they call too little."""
 
 from __future__ import annotations
 

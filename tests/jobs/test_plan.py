@@ -117,7 +117,7 @@ def refused(paths, hosts):
     def run(engine):
         with pytest.raises(InvalidArgument) as caught:
             follow_plan(engine, str(paths[engine.rank]), hosts[engine.rank])
-        # The job goes on without a plan.
+        # The job continues without a plan.
         assert rabit.allreduce(np.ones(COUNT), name="sum", op=rabit.Sum)[0] == len(hosts)
         return str(caught.value)
 

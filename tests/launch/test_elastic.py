@@ -1,4 +1,4 @@
-"""Elastic jobs of real processes: some are lost, the others go on from the last commit."""
+"""Elastic jobs of real processes: some are lost, the others continue from the last commit."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_the_others_go_on_when_one_is_killed(train, member):
 
     assert_went_on(job, [each for each in range(3) if each != member], [3] * 4 + [2] * 8)
     assert (
-        f"rank {member} was killed by SIGKILL (signal 9); the job goes on with 2 of 3 ranks "
+        f"rank {member} was killed by SIGKILL (signal 9); the job continues with 2 of 3 ranks "
         "(--min-np 2)." in job.err
     )
     job.assert_nothing_is_left()
@@ -138,7 +138,7 @@ def test_the_others_go_on_when_one_raises(train):
     job = train(3, 1, ("raise", 2, 1))
 
     assert_went_on(job, [0, 2], [3] * 2 + [2] * 10)
-    assert "rank 1 raised ValueError: no such sample; the job goes on" in job.err
+    assert "rank 1 raised ValueError: no such sample; the job continues" in job.err
 
 
 def test_ranks_are_lost_one_after_the_other_until_one_is_left(train):
@@ -187,16 +187,16 @@ def test_a_rank_that_was_stopped_for_too_long_is_fenced_and_told(train, tmp_path
     told = (tmp_path / "told").read_text()
     assert told.startswith("process 1 was given up by the others, which have gone on to epoch 2")
     assert "with 2 ranks" in told and "send nor commit" in told
-    assert "the others go on without rank 1 (PeerLost: " in job.err
-    assert "it has been silent for" in job.err and "the job goes on with 2 of 3 ranks (--min-np 2)" in job.err
+    assert "the others continue without rank 1 (PeerLost: " in job.err
+    assert "it has been silent for" in job.err and "the job continues with 2 of 3 ranks (--min-np 2)" in job.err
 
 
 def test_a_rank_that_ends_well_before_the_others_is_told(train):
     job = train(3, 2, ("exit", 4, 1))
 
     assert_went_on(job, [0, 2], [3] * 4 + [2] * 8)
-    (line,) = (line for line in job.err.splitlines() if "the others go on without rank 1 (" in line)
-    assert "the job goes on with 2 of 3 ranks" in line
+    (line,) = (line for line in job.err.splitlines() if "the others continue without rank 1 (" in line)
+    assert "the job continues with 2 of 3 ranks" in line
 
 
 def test_a_rank_that_never_wakes_does_not_hold_up_the_end(train):
@@ -221,7 +221,7 @@ def test_below_the_least_the_job_ends_with_the_first_cause(train):
 
     assert job.status == 137
     assert "rank 1 of 3" in job.err and "was killed by SIGKILL (signal 9)" in job.err
-    assert "goes on with 2" not in job.err  # survivors may say with how many it would
+    assert "continues with 2" not in job.err  # survivors may say with how many it would
     job.assert_nothing_is_left()
 
 
@@ -229,7 +229,7 @@ def test_too_many_losses_end_the_job_with_a_cause(train):
     job = train(4, 3, ("raise", 2, 1), ("raise", 5, 2))
 
     assert job.status == 1
-    assert "rank 1 raised ValueError: no such sample; the job goes on with 3 of 4" in job.err
+    assert "rank 1 raised ValueError: no such sample; the job continues with 3 of 4" in job.err
     assert "of 4 (host localhost) raised ValueError: no such sample" in job.err
 
 
@@ -237,7 +237,7 @@ def test_a_job_that_is_not_elastic_ends_as_ever(train):
     job = train(3, 0, ("kill", 2, 1))
 
     assert job.status == 137
-    assert "rank 1 of 3" in job.err and "goes on" not in job.err
+    assert "rank 1 of 3" in job.err and "continues" not in job.err
 
 
 def test_a_job_without_losses_is_as_any_other(train):

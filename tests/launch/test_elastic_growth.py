@@ -105,7 +105,7 @@ def test_a_spare_takes_the_place_of_a_lost_rank(train, victim):
     newcomer = max(job.results)
     assert_went_on(job, [1 - victim, newcomer], [2] * STEPS)
     assert newcomer >= 2
-    assert f"process {newcomer} on localhost has joined; the job goes on with 2 ranks." in job.err
+    assert f"process {newcomer} on localhost has joined; the job continues with 2 ranks." in job.err
 
 
 def test_a_lost_rank_is_replaced_by_a_new_process(train):
@@ -270,7 +270,7 @@ train(rabit.elastic.ObjectState())
 
     assert job.wait() == 0, job.err
     assert job.out.count("size 2") == 2
-    failures = [each for each in lines if "before it joined; the job goes on with 2 of 2 ranks" in each]
+    failures = [each for each in lines if "before it joined; the job continues with 2 of 2 ranks" in each]
     assert len(failures) == 2  # the third one comes with the reason why there is no fourth
     assert (
         "the host localhost is set aside for 90 s: processes there fail again and again, process 4 just now "
@@ -283,7 +283,7 @@ def test_spares_need_a_job_that_goes_on(rabitrun):
     job = rabitrun("-np", 2, "--spares", 1, "true")
 
     assert job.status == 2
-    assert "--spares is 1: only elastic jobs go on when a rank is lost. Add --min-np N" in job.err
+    assert "--spares is 1: only elastic jobs continue when a rank is lost. Add --min-np N" in job.err
 
 
 @pytest.mark.parametrize(("flags", "count"), [([], 1), (["--min-np", 2], 0)], ids=["fixed", "elastic"])

@@ -327,7 +327,7 @@ def test_a_full_disk_behind_standard_output_costs_the_lines_and_not_the_job(star
         assert job.wait() == 0, job.err
 
     assert (tmp_path / "done").exists()
-    assert "rabitrun: standard output cannot be written: No space left on device. The job goes on" in job.err
+    assert "rabitrun: standard output cannot be written: No space left on device. The job continues" in job.err
     assert "bytes of standard output were lost" in job.err
 
 

@@ -62,7 +62,7 @@ def test_a_script_that_cannot_run_is_told_with_the_remedy(script, text, mode, re
     ("printed", "reason"),
     [
         (r"b\377d", "byte 1 is 0xff, and names of hosts are UTF-8"),
-        (r"a\000b", "is no host name"),
+        (r"a\000b", "is not a host name"),
         ("", "names no host"),
         (r"a\na:2\n", "names the host 'a' twice"),
         (r"a:\342\202\254", "slots: expected a number between 1"),

@@ -118,7 +118,7 @@ def test_who_is_given_up_ends():
     host.keeper.alone()
     host.change(lambda held: next_epoch(held.with_here(0, 1, "cut off").with_here(2, 1, "cut off")))
 
-    assert host.reason() == "the job goes on without the processes of this host"
+    assert host.reason() == "the job continues without the processes of this host"
 
 
 def test_a_host_of_which_the_launcher_has_said_that_it_is_lost_ends():
@@ -127,7 +127,7 @@ def test_a_host_of_which_the_launcher_has_said_that_it_is_lost_ends():
     host.keeper.alone()
     host.change(lambda held: held.with_ended(1, "was lost with its host"))
 
-    assert host.reason() == "the job goes on without the processes of this host"
+    assert host.reason() == "the job continues without the processes of this host"
 
 
 def test_a_spare_ends_with_the_ranks():

@@ -1,4 +1,4 @@
-"""A backend that fails ends its own operations; those of other backends go on, on all ranks."""
+"""A backend that fails ends its own operations; those of other backends continue, on all ranks."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ seen = rabit.statistics()
 assert "server 0 on host" in seen["failed_backends"]["ps"], seen["failed_backends"]
 assert {each["backend"] for each in seen["routes"]} == {"builtin", "ps"}
 rabit.shutdown()
-print("went on", flush=True)
+print("continued", flush=True)
 """
 
 
@@ -79,7 +79,7 @@ def test_operations_of_other_backends_go_on_without_the_servers(rabitrun, how):
     )
 
     assert job.status == 0, job.err
-    assert job.out.count("went on") == 3
+    assert job.out.count("continued") == 3
     assert job.err.count("Operations that name this backend fail from here on") == 1
     killed = "rabitrun: server 0 (host localhost) was killed by SIGKILL (signal 9); "
     assert job.err.count(killed) == (how == "SIGKILL")

@@ -149,10 +149,7 @@ def test_ranks_inherit_no_strange_signals_of_a_program(is_forked):
     earlier = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR1])
     try:
-        if is_forked:
-            found = run_in_a_fork(dispositions)
-        else:
-            found = run(dispositions, num_proc=2)
+        found = run_in_a_fork(dispositions) if is_forked else run(dispositions, num_proc=2)
         after = signal.getsignal(signal.SIGCHLD), signal.pthread_sigmask(signal.SIG_BLOCK, [])
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

@@ -215,7 +215,7 @@ def test_with_replicas_the_job_goes_on_without_a_server(rabitrun, how):
     )  # fmt: skip
 
     assert job.status == 0, job.err
-    killed = "rabitrun: server 1 (host localhost) was killed by SIGKILL (signal 9); the job goes on with 1 of 2"
+    killed = "rabitrun: server 1 (host localhost) was killed by SIGKILL (signal 9); the job continues with 1 of 2"
     assert job.err.count(killed) == (how == "SIGKILL")
     job.assert_nothing_is_left()
 
@@ -249,7 +249,7 @@ def test_the_loss_of_all_servers_is_an_error(rabitrun):
     )
 
     assert job.status == 128 + signal.SIGKILL
-    assert "was killed by SIGKILL (signal 9); the job goes on with 1 of 2 servers" in job.err
+    assert "was killed by SIGKILL (signal 9); the job continues with 1 of 2 servers" in job.err
     job.assert_nothing_is_left()
 
 
@@ -446,10 +446,10 @@ def test_a_host_of_servers_alone_may_be_lost():
     assert not losses.survives([0, 2], is_killed=True)
     assert losses.survives([2, 4], is_killed=True)
     assert losses.lost == {2, 4}
-    assert losses.note == "the job goes on with 1 of 3 servers (--server-replicas 2)"
+    assert losses.note == "the job continues with 1 of 3 servers (--server-replicas 2)"
     assert losses.is_served
     assert losses.survives([3], is_killed=True)
-    assert losses.note == "the ranks go on, and what they do on servers fails"
+    assert losses.note == "the ranks continue, and what they do on servers fails"
     assert not losses.is_served
 
 

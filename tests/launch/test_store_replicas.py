@@ -1,4 +1,4 @@
-"""Elastic jobs whose launcher dies: with --store-replicas they go on, and end without it."""
+"""Elastic jobs whose launcher dies: with --store-replicas they continue, and end without it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def train(state):
         if state.step == 4:
             (folder / f"ready.{me}").touch()
             wait_for("gone")
-            print("rank", me, "goes on")
+            print("rank", me, "continues")
         if [state.step, me] in plan["kill"]:
             os.kill(os.getpid(), signal.SIGKILL)
         if plan["stays"] == state.step:
@@ -221,7 +221,7 @@ def test_a_job_with_its_launcher_is_as_with_one_store(orphans):
     (job.folder / "gone").touch()
 
     assert job.job.wait() == 0, job.job.err
-    assert "rank 1 was killed by SIGKILL (signal 9); the job goes on with 2 of 3 ranks" in job.job.err
+    assert "rank 1 was killed by SIGKILL (signal 9); the job continues with 2 of 3 ranks" in job.job.err
     assert "3 of the 3 stores are on localhost: the job survives the loss of this process" in job.job.err
     assert "rank 2 is done" in job.job.out
     job.job.assert_nothing_is_left()

@@ -22,7 +22,7 @@ TRAITS = {
     "beside": r"\bbeside\b",  # compared with, next to, in addition to
     "who": r"\bwhom\b|\b[Ww]hoever\b|(?:^|[.;:] )Who (?!is\b|are\b|does\b|decides\b)",  # a rank that ...
     "is no": r"(?<!\b[Tt]here )\b(?:is|are) (?:no (?!longer|more|other)|none\b)",  # is not a ...
-    "told": r"\b(?:told|tells of)\b",  # reported
+    "told": r"\b(?:told\b(?!:)|tells of\b)",  # reported; `told:` describes an argument
     "without a word": r"\bwithout a word\b",  # silently
     "so many": r"\bso many\b|\bof like cost\b",  # as many as, similar
     "anew": r"\banew\b|\bfor ever\b|\bin vain\b",  # again, forever
@@ -33,6 +33,7 @@ TRAITS = {
     "long": "",  # sentences of 40 words and more with two semicolons
 }
 PATTERNS = {name: re.compile(pattern, re.M) for name, pattern in TRAITS.items() if pattern}
+ITEM = r"\n\s*(?:[-*]|\d+\.) |(?:^|\n|\.  ?)(?=[a-z_*]+(?:, [a-z_*]+)*: )"  # of a list, or a parameter's description
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`*])")
 
 
@@ -68,7 +69,7 @@ def texts_of_module(path: Path) -> Iterator[str]:
 
 def long_sentences(text: str) -> int:
     paragraphs = [part for part in text.split("\n\n") if not part.lstrip().startswith("|")]
-    items = [item for part in paragraphs for item in re.split(r"\n\s*(?:[-*]|\d+\.) ", part)]
+    items = [item for part in paragraphs for item in re.split(ITEM, part)]
     sentences = [sentence for item in items for sentence in SENTENCE.split(item)]
     return sum(len(each.split()) >= 40 and each.count(";") >= 2 for each in sentences)
 

@@ -69,7 +69,7 @@ def die(size: int, rank: int, dies_at: int) -> Died:
 
 
 def check_after(died: Died, survives: str, seed: int, size: int) -> None:
-    """The next job, of `size` ranks, finds the newest generation, bit for bit, and goes on."""
+    """The next job, of `size` ranks, finds the newest generation, bit for bit, and continues."""
     disk = died.disk.after_crash(survives, seed)
     folder = Folder(FOLDER, DiskOfRank(disk))
     for number in folder.committed():  # Whatever counts is whole, also what was being removed.

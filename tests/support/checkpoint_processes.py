@@ -145,7 +145,7 @@ def _rank(
 
 
 def check_after(folder: Path, acknowledged: int) -> None:
-    """The next job finds the newest generation, bit for bit, and goes on."""
+    """The next job finds the newest generation, bit for bit, and continues."""
     checkpoint = Checkpoint(folder, KEEP, peers=ThreadPeers(Room(1), 0))
     found = checkpoint.restore()
     step = 0 if found is None else found.step

@@ -403,7 +403,7 @@ def adam(exchange: Exchange, warmup: int) -> Moves:
 
 
 def lamb(exchange: Exchange, warmup: int) -> Moves:
-    """1-bit LAMB: the mean ratio of the warm-up is scaled by the variance that goes on."""
+    """1-bit LAMB: the mean ratio of the warm-up is scaled by the variance that continues."""
 
     def moves(gradients: Array, first: Array, lr: float) -> Array:
         step, x, found = exchange(), first, []

@@ -25,7 +25,7 @@ def play(
     jobs: str = "jobs ended as they must",
     about: Callable[[int], object] = lambda seed: f"seed {seed}",
 ) -> int:
-    """Calls `run(seed)` once for each seed, goes on after a failure, and returns the exit status.
+    """Calls `run(seed)` once for each seed, continues after a failure, and returns the exit status.
 
     A failure is an AssertionError or what subprocess raises; `about(seed)` says what was played.  `jobs` ends the
     sum that is printed at the end, and at Ctrl-C, which ends the campaign.

@@ -402,7 +402,7 @@ def _one_sample(method: Any) -> methods.Strategy:
     return method
 
 
-# Ranks are apart between exchanges; a saved state goes on bit for bit all the same.
+# Ranks are apart between exchanges; a saved state continues bit for bit all the same.
 APART: dict[str, Callable[[], methods.Strategy]] = {
     "streaming-diloco": lambda: methods.LocalSGD(
         4, methods.Nesterov(), fragments=2, delay=2, mix=0.5
@@ -416,7 +416,7 @@ APART: dict[str, Callable[[], methods.Strategy]] = {
 }
 
 
-# Ranks stay together bit for bit, nothing of a skipped step remains, a saved state goes on bit for bit.
+# Ranks stay together bit for bit, nothing of a skipped step remains, a saved state continues bit for bit.
 TOGETHER: dict[str, Callable[[], methods.Strategy]] = {
     **{name: named(name) for name in methods.available() if name not in {*APART, "async"}},
     "mean in 16 bits": lambda: methods.make("mean:codec=bf16"),

@@ -49,7 +49,7 @@ Status PsBackend::FailureSoFar() const {
 void PsBackend::TellOfLoss(int server, const Status& why) const {
   const int next = holders_.Of(server);
   if (endpoints_->rank() != 0 || next < 0) return;
-  logger_.Warning(Blame(server, why).message() + ". The job goes on; server " +
+  logger_.Warning(Blame(server, why).message() + ". The job continues; server " +
                   std::to_string(server_numbers_[static_cast<size_t>(next)]) + " sums its part");
 }
 

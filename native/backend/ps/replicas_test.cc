@@ -411,7 +411,7 @@ TEST(PsReplicas, rank_0_tells_of_each_server_that_is_lost_and_who_sums_for_it) {
   ASSERT_EQ(lines.size(), 2u);
   const std::string first = "rabit[0]: warning: server 2 on host node is lost (it counts as rank 5)";
   EXPECT_EQ(lines[0].substr(0, first.size()), first);
-  EXPECT_TRUE(lines[0].ends_with(". The job goes on; server 0 sums its part")) << lines[0];
+  EXPECT_TRUE(lines[0].ends_with(". The job continues; server 0 sums its part")) << lines[0];
   EXPECT_TRUE(testing::Has(lines[1], "server 0 on host node is lost")) << lines[1];
   EXPECT_TRUE(lines[1].ends_with("server 1 sums its part")) << lines[1];
 }

@@ -182,7 +182,7 @@ class Picture:
 
     @cached_property
     def phase(self) -> str:
-        """ "starting", "ended", "hung", "running" (steps go on) or "idle" (no operation is open, none ends)."""
+        """ "starting", "ended", "hung", "running" (steps continue) or "idle" (no operation is open, none ends)."""
         if self.is_after:
             return "ended"
         known = [view for view in self.ranks.values() if view.document]

@@ -143,7 +143,7 @@ def _sinks(selector: selectors.BaseSelector) -> dict[int, Sink]:
 
     def report_loss(reason: str) -> None:
         sinks[STDERR].write_text(
-            f"rabitrun: standard output cannot be written: {reason}. The job goes on without what its "
+            f"rabitrun: standard output cannot be written: {reason}. The job continues without what its "
             "ranks print; make room, or send it elsewhere (--output-filename).\n"
         )
 

@@ -2,7 +2,7 @@
 
 ssh starts it.  The job, with its secret, comes as one frame over standard input; what happens
 to the ranks goes back over standard output.  When standard input closes, the launcher is gone
-and the ranks are stopped; in a job with several stores they go on, as long as a majority answers.
+and the ranks are stopped; in a job with several stores they continue, as long as a majority answers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["main"]
 _READ_BYTES = 1 << 18
 _STREAM_SHIFT = 28
 _JOB_TIMEOUT_S = 60.0
-# A launcher that takes no output for so long is taken to be lost, where ranks go on without it.
+# A launcher that takes no output for so long is taken to be lost, where ranks continue without it.
 _STUCK_S = 30.0
 
 
@@ -54,7 +54,7 @@ class Agent:
         self._running: set[int] = set()
         self._grace_s = 5.0
         self._is_orphan = False
-        self._keeper: Keeper | None = None  # where ranks go on without the launcher
+        self._keeper: Keeper | None = None  # where ranks continue without the launcher
         self._aftermath: Aftermath | None = None  # since it is gone
         self._full_since: float | None = None
         self._kill_at: float | None = None
@@ -172,7 +172,7 @@ class Agent:
         assert self._job is not None
         self._aftermath = Aftermath(self._job.directory, self._job.host)
         self._aftermath.note(
-            "the launcher is gone. The ranks of this host go on while most of the stores of the job answer; "
+            "the launcher is gone. The ranks of this host continue while most of the stores of the job answer; "
             f"what they write comes here. To end them: kill {os.getpid()}"
         )
         self._keeper.alone()
@@ -186,7 +186,7 @@ class Agent:
             self._kill_at = time.monotonic() + self._grace_s
 
     def _signalled(self, signum: int) -> None:
-        # Where ranks go on without the launcher they go on without the terminal.
+        # Where ranks continue without the launcher they continue without the terminal.
         is_theirs = signum != signal.SIGHUP or self._keeper is None
         if self._node is not None and is_theirs:
             self._node.signal(signum, whole_group=signum not in (signal.SIGUSR1, signal.SIGUSR2))

@@ -77,7 +77,7 @@ class Keeper:
         self._wake.set()
 
     def close(self) -> None:
-        """Ends the thread; alone, when it has told of all ends, or after a while."""
+        """Ends the thread; alone, when it has reported all ends, or after a while."""
         with self._lock:
             self._is_over = True
             is_alone = self._is_alone
@@ -186,4 +186,4 @@ def _verdict(membership: Membership, running: Collection[int]) -> str:
         return "all ranks of the job have ended"
     if any(each in membership.hosts and each not in membership.ended for each in running):
         return ""
-    return "the job goes on without the processes of this host"
+    return "the job continues without the processes of this host"

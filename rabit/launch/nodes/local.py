@@ -225,7 +225,7 @@ class LocalNode:
         self._events.exited(child.rank, found.si_status if is_exit else -found.si_status)
 
     def _drain(self, child: _Child, descriptor: int) -> None:
-        # Bounded: a grandchild may go on writing for ever.
+        # Bounded: a grandchild may continue writing for ever.
         for _ in range(2 * _PIPE_BYTES // _READ_BYTES):
             if descriptor not in child.streams or self._is_paused:
                 return

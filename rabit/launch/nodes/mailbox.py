@@ -36,7 +36,7 @@ class Mailbox:
             self._calls.popleft()()
 
     def close(self) -> None:
-        """What is left is not called."""
+        """The remaining calls are dropped."""
         if self._is_open:
             self._is_open = False
             self._selector.unregister(self._read)

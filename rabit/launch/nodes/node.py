@@ -59,13 +59,13 @@ class Node(Protocol):
         """Looks at the ranks; returns at once, and `Events.looked` follows.  ask: see HostRecords."""
 
     def pause(self, is_paused: bool) -> None:
-        """Stops or goes on reading what the ranks write."""
+        """Stops or continues reading what the ranks write."""
 
     def leave(self) -> None:
-        """Asks for the end of what is left of the ranks.  Returns at once."""
+        """Asks the remaining ranks to end.  Returns at once."""
 
     def finish(self) -> None:
-        """Kills what is left of the ranks and frees everything.
+        """Kills the remaining ranks and frees everything.
 
         Waits, since `leave`, for the time that ranks have to end and for two seconds at most.
         """

@@ -26,7 +26,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 class Sink:
     """One thread only.  `is_broken` once the reader is gone; later output is then dropped.
 
-    What finds a disk full is dropped too, counted in `lost_bytes`, and told once to `on_loss`.
+    What finds a disk full is dropped too, counted in `lost_bytes`, and reported once to `on_loss`.
     """
 
     def __init__(self, descriptor: int, selector: selectors.BaseSelector) -> None:
@@ -94,7 +94,7 @@ class Sink:
                 else:
                     self._waiting[0] = first[written:]
         except BlockingIOError:
-            pass  # Someone else made the file non-blocking: the selector tells when to go on.
+            pass  # Someone else made the file non-blocking: the selector tells when to continue.
         except OSError as error:
             if error.errno in _FULL:
                 self._lose(error)

@@ -149,7 +149,7 @@ def _with_servers(
         return plan, settings.tuning
     if parsed.min_np is not None:
         raise InvalidArgument(
-            "summation servers keep the ranks that they began with, and --min-np lets a job go on "
+            "summation servers keep the ranks that they began with, and --min-np lets a job continue "
             "with fewer. Leave out one of the two."
         )
     tuning = {**settings.tuning, "RABIT_SERVERS": str(servers)}

@@ -29,7 +29,7 @@ def check_role(environ: Mapping[str, str]) -> None:
 def worker_count(environ: Mapping[str, str]) -> int | None:
     """The number of ranks that DMLC_NUM_WORKER asks for; None: it is not set.
 
-    Raises InvalidArgument if it is no number.
+    Raises InvalidArgument if it is not a number.
     """
     text = base_environ(environ).get("DMLC_NUM_WORKER", "").strip()
     if not text:

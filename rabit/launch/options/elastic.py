@@ -21,7 +21,7 @@ _STORES = (1, 3, 5)
 def elastic_asked(
     parsed: argparse.Namespace, hosts: Sequence[Host], script: HostScript | None, size: int
 ) -> Elastic | None:
-    """How a job of `size` ranks on `hosts` goes on when ranks are lost; None: it may lose none.
+    """How a job of `size` ranks on `hosts` continues when ranks are lost; None: it may lose none.
 
     Raises InvalidArgument for flags of elastic jobs without --min-np, or out of range.
     """
@@ -31,7 +31,7 @@ def elastic_asked(
     if parsed.min_np is None:
         if parsed.spares:
             raise InvalidArgument(
-                f"--spares is {parsed.spares}: only elastic jobs go on when a rank is lost. Add --min-np N, "
+                f"--spares is {parsed.spares}: only elastic jobs continue when a rank is lost. Add --min-np N, "
                 "the ranks that the job needs at least, or leave out --spares."
             )
         return None
@@ -64,7 +64,7 @@ def _store_count(parsed: argparse.Namespace) -> int:
         )
     if count > 1 and parsed.min_np is None:
         raise InvalidArgument(
-            f"--store-replicas is {count}: they let an elastic job go on without rabitrun. Add --min-np N, the "
+            f"--store-replicas is {count}: they let an elastic job continue without rabitrun. Add --min-np N, the "
             "ranks that the job needs at least, or leave out --store-replicas."
         )
     return count

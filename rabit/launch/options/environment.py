@@ -74,7 +74,7 @@ def portable_environ(environ: Mapping[str, str]) -> dict[str, str]:
 def user_environ(given: list[str], environ: Mapping[str, str]) -> dict[str, str]:
     """The variables of --env NAME=VALUE; --env NAME takes the value of `environ`.
 
-    Raises InvalidArgument for a name that is none, or that is unset here.
+    Raises InvalidArgument for an invalid name, or one that is unset here.
     """
     found = {}
     for each in given:

@@ -195,7 +195,7 @@ def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--max-restarts", type=int, default=0, metavar="N",
         help="start the whole job again when a rank has failed, at most N times (default 0); "
-        "programs go on from their checkpoint",
+        "programs continue from their checkpoint",
     )  # fmt: skip
     group.add_argument(
         "--spares", type=int, default=0, metavar="N",
@@ -205,7 +205,7 @@ def _add_failure_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--store-replicas", type=int, default=1, metavar="N",
         help="of an elastic job (--min-np): N stores (3 or 5), on as many hosts as there are, hold what the ranks "
-        "agree on, and the job goes on when rabitrun or fewer than half of these hosts are lost (default 1)",
+        "agree on, and the job continues when rabitrun or fewer than half of these hosts are lost (default 1)",
     )  # fmt: skip
 
 

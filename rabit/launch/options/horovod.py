@@ -85,7 +85,7 @@ def add_to(group: argparse._ArgumentGroup) -> None:
 def _add_bounds(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--min-np", "--min-num-proc", type=int, dest="min_np", metavar="N",
-        help="an elastic job: go on when ranks are lost, with at least N; for programs that use "
+        help="an elastic job: continue when ranks are lost, with at least N; for programs that use "
         "rabit.elastic",
     )  # fmt: skip
     group.add_argument(

@@ -105,7 +105,7 @@ class OutputFiles:
         except OSError as error:
             self.problem = (
                 f"the output of rank {rank} cannot be written to its file any more: "
-                f"{error.strerror}. The job goes on; free space or choose another folder."
+                f"{error.strerror}. The job continues; free space or choose another folder."
             )
 
     def close(self) -> None:

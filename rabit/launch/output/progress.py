@@ -22,7 +22,7 @@ _ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def last_state(text: bytes) -> bytes:
-    """What a line shows whose beginning has been written anew after each carriage return."""
+    """What a line shows whose beginning has been rewritten after each carriage return."""
     states = [part for part in _MOVES.sub(b"", text).split(b"\r") if part]
     return states[-1] if states else b""
 
@@ -30,7 +30,7 @@ def last_state(text: bytes) -> bytes:
 def rewritten_lines(lines: bytes) -> bytes:
     """Whole lines; those that were rewritten with their last state alone.
 
-    A single carriage return within a line is no bar, and may be no text at all: it stays.
+    A single carriage return within a line is not a bar, and perhaps not even text: it stays.
     """
     if b"\r" not in lines:
         return lines

@@ -62,7 +62,7 @@ MUTANTS = [
         ("native:SendQueue",),
     ),
     Mutant(
-        "a new connection goes on where the old one stopped writing",
+        "a new connection continues where the old one stopped writing",
         READ,
         "  queue_.Rewind(queue_.first());\n",
         "",

@@ -1,4 +1,4 @@
-"""Bugs of elastic jobs: of who goes on, from which state, with which samples."""
+"""Bugs of elastic jobs: of who continues, from which state, with which samples."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ MUTANTS = [
         (KILLED,),
     ),
     Mutant(
-        "an optimizer goes on in the memory of the commit",
+        "an optimizer continues in the memory of the commit",
         "rabit_torch/elastic/state.py",
         'tensor.load_state_dict(copy.deepcopy(self._saved["tensors"][name]))',
         'tensor.load_state_dict(self._saved["tensors"][name])',

@@ -111,7 +111,7 @@ for case, both in cases:
     dist.destroy_process_group(group)
     dist.barrier()
 
-# The calls correspond, and every rank has got the error: the group goes on.
+# The calls correspond, and every rank has got the error: the group continues.
 group = dist.new_group(list(range(size)), backend="rabit")
 try:
     root_differs(group)

@@ -90,7 +90,7 @@ moved, away = (whole(plain) - start).norm(), (found - whole(plain)).norm()
 assert 0 < away < 0.05 * moved, (away, moved)
 assert losses[0] == plain_losses[0] and losses[-1] < losses[0], losses
 
-# A saved state goes on to the same bits.
+# A saved state continues to the same bits.
 found, _, _ = by_fsdp("onebit:small=0", True)
 network = sharded(True)
 optimizer = sgd(network)

@@ -14,7 +14,7 @@ from rabit.checkpoint import Alone, Checkpoint, CheckpointFailed
 from rabit.checkpoint.files import Files
 from rabit.checkpoint.writer import LOCK, Writer
 
-# Another job: it saves, says so, and goes on until it is told to end.
+# Another job: it saves, says so, and continues until it is told to end.
 OTHER = """
 import os, sys
 from rabit.checkpoint import Alone, Checkpoint
@@ -58,7 +58,7 @@ def test_the_second_writer_is_refused_by_the_name_of_the_first(tmp_path):
         assert f"process {process.pid} on " in str(raised.value) and "-c" in str(raised.value)
         assert Checkpoint(tmp_path, peers=Alone()).restore().step == 1
 
-        process.stdin.write("go on\n")
+        process.stdin.write("continue\n")
         process.stdin.flush()
         assert process.stdout.readline() == "closed\n"
         assert save(tmp_path) == 3

@@ -116,7 +116,7 @@ def test_files_are_found_by_what_the_job_was_given(tmp_path):
     ("text", "said"),
     [
         ("", ""),
-        ("something else\n", "line 1: this is no log"),
+        ("something else\n", "line 1: this is not a log"),
         (
             HEADER + "# incomplete: the disk did not take the rest\n",
             "line 2: the log is incomplete",

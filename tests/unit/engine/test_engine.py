@@ -250,8 +250,11 @@ def test_an_exception_inside_the_block_of_an_engine_is_what_the_other_ranks_hear
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"name": 3}, "the name 3 of type int is no text"),
-        ({"name": "a\udc80b"}, r"the name 'a\\udc80b' of type str is no text that UTF-8 can hold"),
+        ({"name": 3}, "the name 3 of type int is not a text"),
+        (
+            {"name": "a\udc80b"},
+            r"the name 'a\\udc80b' of type str is not a text that UTF-8 can hold",
+        ),
         (
             {"priority": 1.5},
             "allreduce 'x': root -1 and priority 1.5 are not both integers of 32 bits",

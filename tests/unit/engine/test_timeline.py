@@ -80,7 +80,7 @@ def test_a_disk_that_is_full_ends_the_timeline_and_not_the_job(tmp_path):
         out, said = process.communicate(timeout=60)
 
     assert process.returncode == 0 and "THROUGH" in out, said
-    assert said.count("ends here, after") == 1 and "the job goes on without it" in said, said
+    assert said.count("ends here, after") == 1 and "the job continues without it" in said, said
     path = tmp_path / "trace.json"
     assert path.stat().st_size <= 30_000
     assert "NEGOTIATE_ALLREDUCE" in names(json.loads(path.read_text()))

@@ -282,7 +282,7 @@ class LosesAlways:
 
     def __call__(self, state, commits):
         self.calls += 1
-        assert self.calls < 100, "it goes on for ever"
+        assert self.calls < 100, "it continues for ever"
         if self.calls <= commits:
             state.commit()
         raise rabit.PeerLost("rank 1 is gone", 1)

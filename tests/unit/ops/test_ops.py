@@ -281,14 +281,16 @@ CALLS = [
     ],
 )
 def test_what_is_no_process_set_is_refused(job, call, process_set):
-    with pytest.raises(InvalidArgument, match=r"process_set is .*, which is no ProcessSet\. Pass"):
+    with pytest.raises(
+        InvalidArgument, match=r"process_set is .*, which is not a ProcessSet\. Pass"
+    ):
         call(process_set=process_set)
 
 
 @pytest.mark.parametrize("name", [["a"], ("a", ["b"])])
 @pytest.mark.parametrize("call", CALLS)
 def test_a_name_that_is_no_key_is_refused(job, call, name):
-    with pytest.raises(InvalidArgument, match=r"the name .* of type (list|tuple) is no text"):
+    with pytest.raises(InvalidArgument, match=r"the name .* of type (list|tuple) is not a text"):
         call(name=name)
 
 

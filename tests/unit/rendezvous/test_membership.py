@@ -1,4 +1,4 @@
-"""Who goes on after a loss: what the record of an elastic job says, and that survivors agree."""
+"""Who continues after a loss: what the record of an elastic job says, and that survivors agree."""
 
 from __future__ import annotations
 

@@ -160,5 +160,5 @@ def test_what_follows_another_field_and_what_cannot_be_divided():
     found = state.resized(Known(np.ones(2), np.zeros(2)), "w", state.Change(3, 3, has_new=True))
     assert found.mine.tolist() == [1, 1]
 
-    with pytest.raises(rabit.InvalidArgument, match="'w/own' is of 3 ranks, and 2 go on"):
+    with pytest.raises(rabit.InvalidArgument, match="'w/own' is of 3 ranks, and 2 continue"):
         state.resized(Known(np.ones(2), np.ones(2), np.ones(2)), "w", state.Change(3, 2))
