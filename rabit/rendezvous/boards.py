@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from rabit.descriptors import is_ready
 from rabit.errors import InvalidArgument, TimedOut
 from rabit.rendezvous.environments import JobMarks
 from rabit.rendezvous.offers import Board, offered_board
@@ -102,7 +103,7 @@ class PmiBoard:
     def _line(self, question: str) -> str:
         while b"\n" not in self._rest:
             left = self._deadline - time.monotonic()
-            if left <= 0 or not select.select([self._descriptor], [], [], left)[0]:
+            if left <= 0 or not is_ready(self._descriptor, select.POLLIN, left):
                 raise TimedOut(
                     f"rank {self._rank} waited {self._timeout:g} s for PMI ({question.split()[0]}): some rank has not "
                     "called init(). Call it on every rank, or set RABIT_CONNECT_TIMEOUT higher."

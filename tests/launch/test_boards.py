@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import socket
@@ -84,6 +85,16 @@ def test_pmi_waits_with_a_deadline():
 
     with pytest.raises(TimedOut, match=r"rank 1 waited 0\.2 s for PMI"):
         PmiBoard(server.clients[1].fileno(), 1, 0.2).take()
+
+
+def test_a_program_with_many_files_open_waits_as_well():
+    server = PmiServer(2)
+    high = fcntl.fcntl(server.clients[1].fileno(), fcntl.F_DUPFD, 1024)
+    try:
+        with pytest.raises(TimedOut, match="waited"):
+            PmiBoard(high, 1, 0.1).take()
+    finally:
+        os.close(high)
 
 
 def test_a_launcher_that_closes_pmi_is_an_error_in_words():

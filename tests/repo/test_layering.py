@@ -129,7 +129,7 @@ def test_the_checker_sees_every_folder():
 
 # --- Python ---------------------------------------------------------------------------------------
 
-_GROUND = "printable command errors threads types version compression"
+_GROUND = "printable descriptors command errors threads types version compression"
 _SETTINGS = f"config _native record {_GROUND}"
 _ENGINE = f"engine tuning {_SETTINGS}"
 _TRAINING = f"training ops {_ENGINE}"
@@ -144,7 +144,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     **layers(
         "rabit",
         {
-            "printable types version": "",
+            "descriptors printable types version": "",
             "errors": "printable",
             "command compression threads": "errors",
             "config planner record": _GROUND,

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from rabit.descriptors import is_ready
 from rabit.printable import printable_lines
 
 __all__ = ["Sink"]
@@ -79,7 +80,7 @@ class Sink:
             if left <= 0:
                 return
             if not self._is_file:
-                select.select([], [self._descriptor], [], left)
+                self._is_writable(left)
             self._pump()
 
     def _pump(self) -> None:
@@ -102,8 +103,8 @@ class Sink:
                 self._break()
         self._register(bool(self._waiting))
 
-    def _is_writable(self) -> bool:
-        return bool(select.select([], [self._descriptor], [], 0)[1])
+    def _is_writable(self, longest_s: float = 0) -> bool:
+        return is_ready(self._descriptor, select.POLLOUT, longest_s)
 
     def _lose(self, error: OSError) -> None:
         is_first = self.lost_bytes == 0
