@@ -47,8 +47,8 @@ class NetworkSettings(Settings, group="network"):
     )
     server_replicas: int = setting(
         1,
-        "Summation servers that have each sum, and each parameter with RABIT_PS_ASYNC: with 2 the job goes "
-        "on when a server is lost.",
+        "Summation servers that have each sum, and each parameter with RABIT_PS_ASYNC: with 2 the job "
+        "continues when a server is lost.",
         is_equal=True,
         native="server_replicas",
         flag="--server-replicas",
