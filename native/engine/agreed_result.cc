@@ -26,6 +26,8 @@ bool IsRoot(const Signature& signature, const Group& group) {
 Result<std::byte*> Place(PendingRequest& request, std::vector<int64_t> shape, size_t bytes) {
   RABIT_RETURN_IF_ERROR(request.PrepareOutput(std::move(shape)));
   const TensorView& output = request.output().view;
+  // The bytes come from rank 0 over the network: without this look a defect there would write
+  // beyond the output here.
   if (output.bytes() == bytes) return static_cast<std::byte*>(output.data);
   return Internal("rank 0 sent " + std::to_string(bytes) + " bytes as the result of '" +
                   request.request.name + "', which has " + std::to_string(output.bytes()));
@@ -94,6 +96,8 @@ bool CarriesData(const Request& request, int64_t bytes_max, const Group& group) 
 void CopyInput(const Request& request, std::vector<std::byte>& data) {
   const Signature& signature = request.signature;
   const double factor = TraitsOf(signature.kind).reduces ? signature.prescale : 1.0;
+  // The thread that does the step makes the copy, some time after the submission: the caller's
+  // input must stay until the request is done.
   data.resize(request.input.bytes());
   CopyScaled(request.input.dtype, static_cast<const std::byte*>(request.input.data), data.data(),
              request.input.count, factor);

@@ -14,10 +14,14 @@ uint64_t ContentHash(const BucketJob& job) {
   uint64_t hash = 0xcbf29ce484222325;
   const auto add = [&hash](auto value) { hash = MixHash(hash, static_cast<uint64_t>(value)); };
   add(bucket.id);
+  // The lane is part of it because a tag has the lane: ranks that put a bucket on different lanes
+  // would wait for each other.
   add(bucket.lane);
   add(bucket.kind);
   add(bucket.dtype);
   add(bucket.op);
+  // This is the agreed kind of device, not that of this rank's tensors: a rank that has joined has
+  // none.
   add(bucket.device_kind);
   add(std::bit_cast<uint64_t>(bucket.prescale));
   add(std::bit_cast<uint64_t>(bucket.postscale));

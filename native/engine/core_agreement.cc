@@ -51,12 +51,16 @@ void EngineCore::CarryOut(Agreement agreement, Deadline now) {
   }
   if (negotiated_ > 0) services_.statistics.AddNegotiation(negotiated_, negotiation_ns_);
   negotiated_ = negotiation_ns_ = 0;
+  // The joins end after the tensors of the same agreement are in flight: a rank that has joined
+  // still contributes to these.
   if (agreement.last_joined >= 0) FinishJoin(agreement.last_joined);
   // Credit is that of the agreement and never this rank's own count: ranks that know more would
   // issue other buckets.
   std::vector<Bucket> buckets = services_.scheduler.Advance(*scheduled, agreement.buckets_done);
   wants_credit_ = services_.scheduler.backlog() > 0;
   output_.WantCredit(wants_credit_);
+  // A bucket may finish on its lane while the next one is dispatched, so nothing below reads it
+  // again.
   for (Bucket& bucket : buckets) Dispatch(std::move(bucket));
   // Every rank is at this agreement now: what they have issued by it must be the same.
   if (!agreement.compares) return;
@@ -77,6 +81,7 @@ bool EngineCore::AreCallersStuck(int64_t now_ns) const {
 // all cut and join alike from here on, whatever each has in flight.
 Status EngineCore::ApplyTunables(const Tunables& tunables) {
   const int32_t started = services_.options.lanes;
+  // A lane beyond those that were started has no thread: its buckets would wait there forever.
   if (tunables.lanes > started) {
     return Mismatch("rank 0 chose " + std::to_string(tunables.lanes) + " lanes, and rank " +
                     std::to_string(services_.rank) + " has started " + std::to_string(started) +
@@ -88,6 +93,8 @@ Status EngineCore::ApplyTunables(const Tunables& tunables) {
   if (tunables.fusion_bytes >= 0) limits.fusion_bytes = tunables.fusion_bytes;
   if (tunables.credit_bytes >= 0) limits.credit_bytes = tunables.credit_bytes;
   if (tunables.lanes > 0) limits.lanes = tunables.lanes;
+  // The scheduler takes the limits between two agreements, where every rank has issued the same
+  // buckets.
   services_.scheduler.SetLimits(limits);
   ++tunings_;
   return Status();
@@ -107,6 +114,8 @@ Status EngineCore::EndBackend(const BackendFailure& failure) {
   // From this agreement on, and so from the same bucket on every rank.
   avoided_backends_ |= 1u << failure.backend;
   last_ready_ = ReadyTensors();  // what is the same as before may go elsewhere
+  // The routes above are changed first: a bucket that is dispatched from here on must not meet the
+  // ended backend.
   RABIT_RETURN_IF_ERROR(output_.EndBackend(failure));
   if (services_.rank == 0) {
     services_.logger.Warning(
@@ -121,6 +130,7 @@ void EngineCore::Reject(const Rejection& rejection) {
   std::shared_ptr<PendingRequest> pending = TakeOpen(rejection.token);
   // Of a group without this rank, or this rank has refused it by itself.
   if (pending == nullptr) return;
+  // The hold of the core ends with this Drop, and the callback of the request runs after the step.
   services_.statistics.AddRejected(1);
   pending->SetError(rejection.why);
   output_.Drop(pending);
@@ -132,6 +142,8 @@ Result<ScheduledTensors> EngineCore::Accept(const Agreement& agreement, int64_t 
   // Where nothing is in flight, slots are given out from 0 on, as in the agreement before if that
   // found nothing in flight either; then what the scheduler was told holds again.
   const bool starts_empty = in_flight_.empty();
+  // Clear also makes the slots start at 0 again; without it a repeated step would get other slots
+  // each time.
   if (starts_empty) in_flight_.Clear();
   const bool is_repeated = starts_empty && ready.IsSameAs(last_ready_);
   const auto accepted = std::make_shared<AgreedTensors>();
@@ -143,6 +155,8 @@ Result<ScheduledTensors> EngineCore::Accept(const Agreement& agreement, int64_t 
     const ReadyTensor& tensor = ready[i];
     const int32_t token = agreement.tokens[i];
     ++rounds_;
+    // A list with a vote, or with data that it carries, is never remembered, so a repeated one has
+    // neither.
     if (!is_repeated && tensor.signature.kind == Kind::kVote) {
       FinishVote(tensor, token, now_ns);
       continue;
@@ -169,6 +183,7 @@ Result<ScheduledTensors> EngineCore::Accept(const Agreement& agreement, int64_t 
         ScheduledFrom(tensor, slot, count, multiple, IsOfAll(tensor), avoided_backends_));
   }
   if (is_repeated) return last_scheduled_;
+  // Only a list that has gone to the scheduler whole has slots that mean the same the next time.
   const bool can_repeat = starts_empty && scheduled.size() == ready.size();
   last_ready_ = can_repeat ? ready : ReadyTensors();
   last_scheduled_ = ScheduledTensors(std::move(scheduled));
@@ -196,6 +211,7 @@ bool EngineCore::IsOfAll(const ReadyTensor& ready) const {
 }
 
 void EngineCore::NoteNegotiated(const ReadyTensor& ready, PendingRequest& request, int64_t now_ns) {
+  // A caller that drives leaves its loop when it sees this; it reads it under the same step mutex.
   request.is_agreed = true;
   ++negotiated_;
   negotiation_ns_ += now_ns - request.submitted_ns;
@@ -209,6 +225,8 @@ void EngineCore::NoteNegotiated(const ReadyTensor& ready, PendingRequest& reques
 void EngineCore::FinishVote(const ReadyTensor& ready, int32_t token, int64_t now_ns) {
   const std::shared_ptr<PendingRequest> pending = TakeOpen(token);
   if (pending == nullptr) return;  // of a group without this rank
+  // The plan is in force from this agreement on, and so from the same bucket on every rank of the
+  // group.
   services_.groups.TakeForce(ready.name);
   services_.statistics.AddNegotiation(1, now_ns - pending->submitted_ns);
   services_.record.Agreed(pending->handle.value, rounds_, pending->submitted_ns, now_ns);
@@ -222,6 +240,8 @@ void EngineCore::FinishCarried(const ReadyTensor& ready, int32_t token, int64_t 
   if (pending == nullptr) return;  // of a group without this rank
   NoteNegotiated(ready, *pending, now_ns);
   services_.statistics.AddCarried(static_cast<int64_t>(ready.data.size()));
+  // The group is known here even if it was removed meanwhile: it is forgotten only after its last
+  // bucket, and this request was open.
   SetResult(*pending, ready, *services_.groups.FindEver(ready.signature.group));
   if (services_.timeline.is_active()) {
     services_.timeline.SpanUntilNow(
@@ -232,6 +252,7 @@ void EngineCore::FinishCarried(const ReadyTensor& ready, int32_t token, int64_t 
 }
 
 void EngineCore::FinishJoin(int last_joined) {
+  // All joins of this rank end together, as the agreement is about ranks and not about names.
   for (const std::shared_ptr<PendingRequest>& join : joins_) {
     SetResult(*join, static_cast<int32_t>(last_joined));
     output_.Drop(join);
@@ -289,6 +310,7 @@ void EngineCore::Dispatch(Bucket bucket) {
 }
 
 std::shared_ptr<PendingRequest> EngineCore::TakeOpen(int32_t token) {
+  // A token comes over the network from rank 0, so it is looked up before it is taken.
   if (open_.Find(token) == nullptr) return nullptr;
   return open_.Take(token);
 }
@@ -297,6 +319,8 @@ void EngineCore::ObserveRound(const ReadyTensor& ready, int64_t count) {
   const Signature& agreed = ready.signature;
   if (agreed.kind != Kind::kAllreduce) return;
   const auto bytes = count * static_cast<int64_t>(SizeOf(agreed.dtype));
+  // Rank 0 alone has a choice_, and what it chooses reaches the others as tunables of an agreement;
+  // the measured time must not enter the state that all ranks replicate.
   if (!choice_->OnAgreed(static_cast<size_t>(ready.id), bytes, agreed.priority)) return;
   const auto limits = choice_->OnRound(services_.statistics.link_totals());
   if (limits) Merge({limits->partition_bytes, limits->fusion_bytes, limits->credit_bytes, -1});

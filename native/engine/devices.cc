@@ -6,6 +6,8 @@ namespace rabit {
 
 Result<std::shared_ptr<DeviceDriver>> Devices::driver() {
   MutexLock lock(mutex_);
+  // The driver is opened with the first tensor of a device, since a process that uses the CPU alone
+  // must not load CUDA.  An error is remembered as well.
   if (!driver_) {
     driver_ = open_ ? open_()
                     : Result<std::shared_ptr<DeviceDriver>>(
@@ -33,6 +35,8 @@ Result<int> Devices::last_used() {
 Result<const Devices::Streams*> Devices::StreamsOf(int device) {
   RABIT_ASSIGN_OR_RETURN(const std::shared_ptr<DeviceDriver> found, driver());
   MutexLock lock(mutex_);
+  // Entries are never erased and a map does not move them, so the pointer stays valid without the
+  // lock.
   const auto known = streams_.find(device);
   if (known != streams_.end()) return &known->second;
   Streams streams;

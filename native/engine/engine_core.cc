@@ -98,13 +98,19 @@ void EngineCore::Announce(bool wants_stop, Deadline now) {
   if (wants_stop && done == issued_ && !services_.running.is_any_lane_active()) {
     next_.wants_stop = true;
   }
+  // The doubt asks every rank what it runs; the ranks answer with Compare, at an agreement that all
+  // of them reach.
   next_.doubts = stuck_watch_.Look(issued_, now);
+  // Nothing to say costs no message: a rank without news is silent for any time, and its liveness
+  // is the business of the links.
   if (!HasNews(done)) return;
   // Read once, above: the counts move while this runs, and what is announced must be what is
   // remembered.
   next_.buckets_done = done;
   announced_done_ = done;
   has_announced_stop_ = next_.wants_stop;
+  // The controller copies what it needs, so the entries below can be emptied and kept for their
+  // memory.
   const Status status = services_.controller.Announce(next_);
   std::move(next_.ready.begin(), next_.ready.end(), std::back_inserter(spare_entries_));
   next_.ready.clear();
@@ -114,6 +120,8 @@ void EngineCore::Announce(bool wants_stop, Deadline now) {
 }
 
 void EngineCore::RemoveGroup(std::shared_ptr<const Group> group) {
+  // The buckets of the group that are agreed run on; the next Announce finds out when the last one
+  // was.
   removed_groups_.push_back({std::move(group), std::nullopt});
 }
 
@@ -151,6 +159,8 @@ bool EngineCore::HasNews(const BucketCounts& done) const {
 
 Deadline EngineCore::NextDeadline(Deadline now) const {
   Deadline next = std::min(stall_monitor_.NextCheck(!open_.empty(), now), stuck_watch_.next());
+  // A grace must end without a wake of anybody: the peer that would wake this thread may be the one
+  // that is lost.
   for (const auto& [scope, grace] : graces_) next = std::min(next, grace.end);
   return next;
 }
@@ -167,6 +177,8 @@ void EngineCore::Process(Result<std::optional<Agreement>> agreement, Deadline no
 }
 
 void EngineCore::GiveUp(const ForcedEnd& end) {
+  // The others hear of it before this rank tears anything down, or they would blame the closed
+  // connection.
   services_.controller.Abandon(end.told);
   Fail(end.why);
 }
@@ -218,6 +230,8 @@ void EngineCore::Fail(const Status& why) {
 }
 
 void EngineCore::FinishOpen(const Status& why) {
+  // Nothing is announced any more: the controller may have lost its channel, and rank 0 has ended
+  // as well.
   next_.ready.clear();
   // Callers are notified after the step, when the mutex is free: a callback may submit again.
   Requests open = std::exchange(joins_, {});

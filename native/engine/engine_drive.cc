@@ -51,6 +51,8 @@ bool EngineLoop::DriveSubmitted(const std::shared_ptr<PendingRequest>& pending, 
 
 void EngineLoop::DriveLocked(const std::shared_ptr<PendingRequest>& pending, Deadline deadline,
                              int64_t began_ns) {
+  // Waits spin as long as a caller may: nobody on this rank needs the core meanwhile.  It is set
+  // back below, before another thread can take the steps.
   state_->parts.controller->SetWaiter(Waiter::kCaller);
   driven_ = pending.get();
   // What others wait for by a callback does not wait for this call: the engine thread goes on.
@@ -61,19 +63,26 @@ void EngineLoop::DriveLocked(const std::shared_ptr<PendingRequest>& pending, Dea
   }
   driven_ = nullptr;
   state_->parts.controller->SetWaiter(Waiter::kBackground);
+  // The jobs and callbacks are taken out under the mutex and run without it: a collective lasts,
+  // and a callback may call the engine.
   std::vector<OwnJob> own = std::exchange(own_jobs_, {});
   const Requests completed = std::exchange(completed_, {});
   const bool leaves_work = !is_running_ || !CanPark();
   step_mutex_.Unlock();
+  // Without this wake an agreement that this thread has not carried out would wait until the engine
+  // thread looks by itself, 10 ms later.
   if (leaves_work) state_->Wake();
   Notify(completed);
   RunOwn(std::move(own), deadline);
   const int64_t ended_ns = NowNs();
   last_call_ns_.store(ended_ns - began_ns);
+  // Park counts from here, so that the next call of a row finds the steps free.
   last_drive_ns_.store(ended_ns);
 }
 
 int64_t EngineLoop::HandBackNs() const {
+  // The answer is a guess without a lock: a stale value costs one wait of at most kHandBackMax,
+  // never a step.
   if (serves_others_.load()) return kHandBackMin.count();
   if (has_guessed_.load()) return kHandBackAfterGuess.count();
   if (!state_->groups.has_added()) return kHandBackMax.count();
@@ -85,11 +94,15 @@ int64_t EngineLoop::HandBackNs() const {
 bool EngineLoop::TryOwn(BucketJob& job) {
   if (driven_ == nullptr) return false;
   for (const BucketItem& item : job.items) {
+    // A bucket with somebody else's tensor goes to its lane: this caller may have a deadline, and
+    // the other one does not depend on it.
     if (item.request() != driven_) return false;
   }
   Lane* const lane = lanes_[static_cast<size_t>(job.bucket.lane)].get();
   const bool is_claimed = std::any_of(own_jobs_.rbegin(), own_jobs_.rend(),
                                       [lane](const OwnJob& own) { return own.lane == lane; });
+  // A claimed lane runs nothing by its own thread until Release, so the order of its buckets is
+  // kept.
   if (is_claimed ? !lane->CanExtendClaim() : !lane->TryClaim()) return false;
   own_jobs_.push_back({lane, std::move(job)});
   return true;
@@ -108,6 +121,7 @@ void EngineLoop::RunOwn(std::vector<OwnJob> own, Deadline deadline) {
     own[begun].lane->RunClaimed(std::move(own[begun].job));
     release_after(begun++);
   }
+  // From the last one on, because GiveBack puts a job at the head of the lane's queue.
   for (size_t i = own.size(); i-- > begun;) own[i].lane->GiveBack(std::move(own[i].job));
   for (size_t i = begun; i < own.size(); ++i) release_after(i);
 }

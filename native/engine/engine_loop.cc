@@ -21,6 +21,8 @@ void EngineLoop::Run() {
   const EngineParts& parts = state_->parts;
   for (int32_t i = 0; i < parts.all_lanes(); ++i) {
     const std::string& name = parts.scheduler->class_name(i / parts.options.lanes);
+    // A lane starts its thread with the first job: most jobs use one class of lanes, and callers
+    // that drive use none.
     lanes_.push_back(std::make_unique<Lane>(state_, name));
   }
   is_running_ = true;
@@ -56,6 +58,7 @@ void EngineLoop::End() {
     // A lane may be in a call of a library that never returns; the process goes on without it.
     if (!lane->Join(deadline)) state_->logger.Error("a lane does not end; it is left behind");
   }
+  // Nobody writes it afterwards: has_ended_ is set behind it, and readers look at that first.
   last_json_ = MakeJson(core_);
 }
 
@@ -88,7 +91,11 @@ void EngineLoop::Drop(const std::shared_ptr<PendingRequest>& pending) {
 }
 
 void EngineLoop::RemoveGroup(const std::shared_ptr<const Group>& group) {
+  // This is the engine thread, or a caller that drives, and it holds the step mutex: a backend that
+  // waited for the network here would stop the negotiation of all ranks.
   for (auto& backend : state_->parts.backends) backend->RemoveGroup(*group);
+  // FindEver is null from here on; the control plane keeps its own few bytes of the group, since a
+  // rank that is behind may still name it.
   state_->groups.Forget(group->id);
 }
 
@@ -98,14 +105,18 @@ void EngineLoop::Notify(const Requests& completed) {
 
 void EngineLoop::Park() {
   for (;;) {
+    // Both values move while this thread sleeps, so they are read again after each sleep.
     const int64_t until_ns = last_drive_ns_.load() + HandBackNs();
     if (NowNs() >= until_ns) return;
     const Deadline until{std::chrono::nanoseconds(until_ns)};
+    // A submission that is not quiet, a command, and a suspicion set needs_step; a caller that
+    // drives does not, and that is the point of parking.
     if (state_->step_needed.Wait([this] { return state_->needs_step.load(); }, until)) return;
   }
 }
 
 bool EngineLoop::CanPark() const {
+  // With something open, this thread has to stay in Await: an agreement may come at any moment.
   return core_.is_idle() && !state_->wants_stop.load() && !state_->needs_credit.load();
 }
 
@@ -153,6 +164,8 @@ void EngineLoop::FinishCore() {
 }
 
 void EngineLoop::RunCommands() {
+  // A command runs under the step mutex, between two steps, so it sees the core as an agreement
+  // left it.
   for (Command& command : commands_.TakeAll()) command(core_);
 }
 
@@ -174,6 +187,8 @@ bool EngineLoop::TellAndWait(Command command, Deadline deadline) {
     call->is_done.store(true);
     call->finished.Notify();
   });
+  // False does not say that the command will not run: it may come after the deadline, so what it
+  // refers to must not be on this stack.
   return is_taken && call->finished.Wait([&] { return call->is_done.load(); }, deadline);
 }
 
@@ -199,6 +214,8 @@ std::string EngineLoop::CoreJson(Deadline deadline) {
   // Nobody does the steps, or this is the callback of a request that the engine thread has
   // finished: a command would wait for this very thread.
   if (step_mutex_.TryLock()) {
+    // The lock is tried and not taken: the engine thread holds it while it sleeps in Await, for as
+    // long as no other rank says anything.
     std::string json = is_running_ ? MakeJson(core_) : std::string();
     step_mutex_.Unlock();
     if (!json.empty()) return json;

@@ -6,6 +6,8 @@ void FailureBoard::Suspect(FailureScope scope, const Status& suspicion) {
   {
     MutexLock lock(mutex_);
     Backend& backend = backends_[scope];
+    // The first suspicion is nearest to the cause; what other lanes see later mostly follows from
+    // it.
     if (backend.suspicion.ok()) backend.suspicion = suspicion;
     has_news_.store(true, std::memory_order_release);
   }
@@ -19,6 +21,7 @@ Status FailureBoard::Resolve(FailureScope scope, const Status& suspicion, Deadli
   // another one. It waits for the verdict of all ranks.
   Suspect(scope, suspicion);
   MutexLock lock(mutex_);
+  // The lane sleeps here without anything of the engine but this mutex, which the wait gives up.
   while (VerdictOn(scope).ok() && settled_.WaitUntil(mutex_, deadline)) {
   }
   const Status verdict = VerdictOn(scope);
@@ -27,6 +30,7 @@ Status FailureBoard::Resolve(FailureScope scope, const Status& suspicion, Deadli
 }
 
 std::vector<Suspicion> FailureBoard::suspicions() const {
+  // Each step of the engine thread comes here, so the common case takes no lock.
   if (!has_news_.load(std::memory_order_acquire)) return {};
   MutexLock lock(mutex_);
   std::vector<Suspicion> open;
@@ -79,6 +83,8 @@ Status FailureBoard::VerdictOn(FailureScope scope) const {
 Status FailureBoard::GoOnAfter(FailureScope scope) {
   MutexLock lock(mutex_);
   Backend& backend = backends_[scope];
+  // Counting and looking are one step under the lock: SettleBackend must see either the count or
+  // nobody who goes on.
   if (backend.verdict.ok()) ++backend.outlived;
   return backend.verdict;
 }

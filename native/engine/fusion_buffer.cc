@@ -10,6 +10,7 @@ Result<Bytes> FusionBuffer::Get(size_t slot, size_t bytes) {
   if (region.memory == nullptr || region.bytes < bytes) {
     // Half as much again, so that slowly growing buckets do not allocate each time.
     const size_t target = std::max(bytes, region.bytes + region.bytes / 2);
+    // The old memory goes first: both together may be more than the machine has.
     region.memory.reset();
     region.bytes = 0;
     region.memory = AllocateAligned(target);

@@ -103,6 +103,8 @@ Status GroupCalls::TakeIntoBackends(EngineState& state, const Group& group) {
     const FailureScope scope = state.ScopeOf(static_cast<int32_t>(i));
     // A backend that has failed needs no groups; the others go on.
     if (!state.failure.verdict_on(scope).ok()) continue;
+    // Every rank takes its backends in the same order; a backend may wait here for the same backend
+    // of other ranks.
     const Status added = state.parts.backends[i]->AddGroup(group);
     if (added.ok()) continue;
     if (scope == kWholeEngine) return added;

@@ -37,6 +37,8 @@ Result<std::vector<int>> GroupTable::Normalize(std::span<const int> ranks) const
 std::shared_ptr<const Group> GroupTable::Add(std::vector<int> ranks) {
   MutexLock lock(mutex_);
   auto group = std::make_shared<Group>();
+  // Ids are never given again: a message about a removed group cannot be taken for one about
+  // another.
   group->id = next_id_++;
   group->ranks = std::move(ranks);
   group->my_index = group->IndexOf(rank_);
@@ -52,6 +54,7 @@ Status GroupTable::Remove(GroupId group) {
                            "groups that were added");
   }
   if (auto found = groups_.find(group); found != groups_.end()) {
+    // What was agreed before the removal still runs and finds the group here, until Forget.
     removed_.insert(groups_.extract(found));
     return Status();
   }
@@ -98,6 +101,8 @@ void GroupTable::TakeForce(const std::string& vote) {
   const auto staged = staged_.find(vote);
   if (staged == staged_.end()) return;
   if (const auto found = groups_.find(staged->second.group); found != groups_.end()) {
+    // A new object instead of a change: lanes hold the old one for their buckets, which were agreed
+    // without the plan.
     auto planned = std::make_shared<Group>(*found->second);
     planned->plan = std::move(staged->second.plan);
     found->second = std::move(planned);

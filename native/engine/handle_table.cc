@@ -37,6 +37,8 @@ HandleTable::HandleTable(int rank, size_t capacity, std::chrono::microseconds sp
 
 Result<std::vector<std::shared_ptr<PendingRequest>>> HandleTable::Open(std::span<Request> requests,
                                                                        int64_t now_ns) {
+  // The names are opened first, under one lock, because two threads may submit the same name at the
+  // same time; one of them is refused.
   RABIT_ASSIGN_OR_RETURN(const std::vector<NamedTensor*> named, OpenNames(requests));
   std::vector<std::shared_ptr<PendingRequest>> opened;
   opened.reserve(requests.size());
@@ -65,6 +67,7 @@ Result<std::vector<NamedTensor*>> HandleTable::OpenNames(std::span<const Request
                              std::to_string(capacity_) +
                              "; wait for handles, or raise queue_capacity");
   }
+  // The doubled limit makes this sweep rare: its cost stays constant for each name.
   if (names_.size() >= names_max_) {
     // A job whose names never return must not collect them.
     std::erase_if(names_, [](const auto& each) { return !each.second.is_open; });
@@ -102,6 +105,8 @@ bool HandleTable::IsOpen(const Request& request) const {
 
 void HandleTable::CloseName(const PendingRequest& request) {
   MutexLock lock(names_mutex_);
+  // The count falls before the waiter wakes, so a caller at the limit of the queue can submit as
+  // soon as it has waited.
   --open_names_;
   if (IsNumbered(request.request.name)) {
     // Numbered names do not come again.
@@ -117,12 +122,16 @@ void HandleTable::Forget(std::span<const std::shared_ptr<PendingRequest>> reques
     record_.Forget(pending->handle.value);
     Shard& shard = ShardOf(pending->handle);
     MutexLock lock(shard.mutex);
+    // The request was never visible to the engine thread, which is why no hold is dropped here.
     shard.requests.erase(pending->handle.value);
   }
 }
 
 void HandleTable::Launch(const std::shared_ptr<PendingRequest>& request, const DeviceEvent& event) {
+  // The event is listed before the count falls: whoever sees the request launched finds all of its
+  // events.
   request->Await(event);
+  // Several lanes may launch parts of one request; the last of them makes the result visible.
   if (!request->DropUnlaunched()) return;
   CloseName(*request);  // before the waiter wakes: it may submit the same name at once
   request->Launch();
@@ -134,6 +143,8 @@ void HandleTable::Drop(const std::shared_ptr<PendingRequest>& request, const Dev
 
 bool HandleTable::DropQuietly(const std::shared_ptr<PendingRequest>& request,
                               const DeviceEvent* event) {
+  // The event goes with the lane's memory; a stream that waits for the request from here on needs
+  // it no more.
   if (event != nullptr) request->Arrive(*event);
   const bool is_last_launch = event == nullptr && request->DropUnlaunched();
   if (is_last_launch) CloseName(*request);
@@ -162,6 +173,8 @@ void HandleTable::Note(const PendingRequest& request) {
 }
 
 void HandleTable::Notify(const PendingRequest& request) {
+  // No lock of the engine is held here: the callback is the program's, and may submit, wait or stop
+  // the engine.
   const Completion& completion = request.request.completion;
   const Status& status = request.status();
   completion.notify(completion.context, static_cast<int32_t>(status.code()),
@@ -201,6 +214,8 @@ Status HandleTable::Await(PendingRequest& request, bool (PendingRequest::*wait)(
                           Deadline deadline) {
   const int64_t started_ns = NowNs();
   clock_.Enter(OverlapClock::kWaiting);
+  // This thread holds only its own reference of the request: another thread may release the handle
+  // meanwhile.
   const bool has_come = (request.*wait)(deadline);
   clock_.Leave(OverlapClock::kWaiting);
   if (has_come) return Status();

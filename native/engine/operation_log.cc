@@ -86,12 +86,16 @@ void OperationLog::Add(const Entry& entry) {
   AppendMicros(line, entry.end_ns - entry.begin_ns);
   line += entry.is_ok ? ",1\n" : ",0\n";
   MutexLock lock(mutex_);
+  // The line is made outside the lock: lanes that finish at the same time would queue up behind its
+  // formatting.
   const size_t before = lines_.size();
   if (before > kWaitingBytesMax) {
+    // The first thread beyond the limit marks the end, once; later ones find the log inactive.
     if (is_active_.exchange(false)) lines_ += kIncomplete;
     return;
   }
   lines_ += line;
+  // Only the line that crosses the limit wakes the writer, or each one after it would.
   if (before < kWriteAtBytes && lines_.size() >= kWriteAtBytes) changed_.NotifyAll();
 }
 
@@ -106,6 +110,7 @@ void OperationLog::WriteLoop() {
         if (!changed_.WaitUntil(mutex_, deadline)) break;
       }
       is_last = wants_stop_;
+      // The disk is written to without the lock; lanes go on with an empty string.
       lines.swap(lines_);
     }
     if (is_whole && !Write(lines)) {

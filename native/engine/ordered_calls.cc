@@ -63,6 +63,7 @@ OrderedCalls::OrderedCalls(EngineState& state)
     : state_(state), lane_(state.parts.all_lanes()), routes_(*state.parts.router) {}
 
 Status OrderedCalls::Run(const OrderedCall& call, Deadline deadline) {
+  // The engine thread may have ended; then nobody else would tell this thread why.
   if (state_.failure.has_verdict()) return state_.failure.verdict();
   RABIT_ASSIGN_OR_RETURN(const std::shared_ptr<const Group> group, state_.groups.Find(call.group));
   RABIT_RETURN_IF_ERROR(Check(call, *group));
@@ -88,6 +89,8 @@ Status OrderedCalls::Run(const OrderedCall& call, Deadline deadline) {
     state_.log.Add({"(ordered)", call.kind, call.output.dtype, call.group,
                     static_cast<int64_t>(bytes), begin_ns, NowNs(), status.ok()});
   }
+  // Before the call can return: what the comparison of ranks describes refers to `call`, on this
+  // stack.
   state_.running.Leave(lane_, number);
   if (status.ok() || status.code() == Code::kUnsupported) return status;
   return state_.failure.Resolve(
@@ -149,6 +152,8 @@ Status OrderedCalls::ReduceScatter(const OrderedCall& call, Backend& backend,
   const TensorView& out = call.output;
   if (out.count == 0) return Status();
   TensorView in = call.input;
+  // The backend reads other parts of the input while it writes the output, so memory in common must
+  // be copied first.
   if (call.prescale != 1.0 || Overlap(InputBytes(call), OutputBytes(call))) {
     RABIT_ASSIGN_OR_RETURN(const Bytes scaled, buffer_.Get(FusionBuffer::kPacked, in.bytes()));
     CopyScaled(in.dtype, static_cast<const std::byte*>(in.data), scaled.data(), in.count,

@@ -22,7 +22,10 @@ std::string PendingRequest::Describe(int rank) const {
 }
 
 bool PendingRequest::DropHold() {
+  // The release half publishes what this holder has written to the output; the acquire half of the
+  // last one sees what all have.
   const int32_t before = holds_.fetch_sub(1, std::memory_order_acq_rel);
+  // A hold that is dropped twice would finish the request while a lane still writes to its output.
   RABIT_CHECK(before > 0, "request '" + request.name + "' has no hold left to drop");
   return before == 1;
 }
@@ -34,6 +37,8 @@ void PendingRequest::Await(const DeviceEvent& event) {
 
 void PendingRequest::Arrive(const DeviceEvent& event) {
   MutexLock lock(mutex_);
+  // The lock orders this before its lane reuses the event: OrderBefore holds it while it uses the
+  // events.
   awaited_.erase(std::find(awaited_.begin(), awaited_.end(), &event));
 }
 
@@ -43,6 +48,8 @@ bool PendingRequest::DropUnlaunched() {
 
 void PendingRequest::SetError(const Status& status) {
   MutexLock lock(mutex_);
+  // Lanes of several partitions may fail at the same time; the first error is the cause, later ones
+  // follow from it.
   if (status_.ok()) status_ = status;
 }
 
@@ -50,6 +57,7 @@ Status PendingRequest::PrepareOutput(std::vector<int64_t> shape) {
   MutexLock lock(mutex_);
   int64_t count = 1;
   for (int64_t extent : shape) count *= extent;
+  // Partitions on several lanes come here in any order; the first one prepares the output for all.
   if (output_.view.data != nullptr) return Status();
   const DType dtype = request.signature.dtype;
   output_.view = TensorView{request.output.data, count, dtype, request.output.device};
@@ -87,6 +95,8 @@ Status PendingRequest::CopyInput() {
 }
 
 const std::byte* PendingRequest::input() const {
+  // There is no lock: the copy is made before the exchange of the bucket that reads it, on the same
+  // lane.
   if (input_copy_ != nullptr) return input_copy_.get();
   return static_cast<const std::byte*>(request.input.data);
 }
@@ -103,11 +113,15 @@ Status PendingRequest::OrderBefore(void* stream) {
 }
 
 void PendingRequest::Launch() {
+  // WaitFinished sleeps on the same signal and is woken here for nothing; it looks again and sleeps
+  // on.
   is_launched_.store(true, std::memory_order_release);
   finished_.Notify();
 }
 
 void PendingRequest::Finish() {
+  // The waiter may free its tensors as soon as it sees this, so nothing of the request's memory is
+  // touched behind it.
   const bool was_finished = is_finished_.exchange(true, std::memory_order_acq_rel);
   RABIT_CHECK(!was_finished, "request '" + request.name + "' was finished twice");
   finished_.Notify();

@@ -14,6 +14,8 @@ Status PlanCalls::Set(GroupId number, std::string_view text, Deadline deadline) 
     return InvalidArgument(where + ": this rank is not in group " + std::to_string(number) +
                            "; call it on the ranks of the group");
   }
+  // It is held while this thread waits for other ranks: calls of several threads would otherwise
+  // take numbers in an order that differs between ranks.
   MutexLock lock(mutex_);
   const std::string name =
       "rabit.plan." + std::to_string(number) + "." + std::to_string(calls_[number]++);
@@ -26,6 +28,8 @@ Status PlanCalls::Set(GroupId number, std::string_view text, Deadline deadline) 
     plan = *std::move(parsed);
   }
   const std::string vote = name + ".force";
+  // Staged before the vote is submitted: the engine thread takes the plan into force with the
+  // agreement of the vote, which may come at once.
   state_.groups.Stage(vote, number, std::move(plan));
   Request request;
   request.name = vote;
@@ -64,6 +68,8 @@ Status PlanCalls::Compare(const Group& group, std::string_view text, const std::
 
 Status PlanCalls::RunOwn(Request request, int64_t input, Deadline deadline,
                          std::vector<int64_t>* values) {
+  // After a timeout the request is still in flight and reads its input, which therefore stays as
+  // long as this object.
   inputs_.push_back(input);
   request.signature.dtype = DType::kInt64;
   request.signature.shape = {1};
@@ -78,6 +84,8 @@ Status PlanCalls::RunOwn(Request request, int64_t input, Deadline deadline,
       values->assign(data, data + output->view.count);
     }
   }
+  // After a timeout the other ranks may yet take the plan; the message below therefore asks for a
+  // new start.
   engine_.Release(handle);
   if (status.code() != Code::kTimedOut) return status;
   return TimedOut("set_plan on rank " + std::to_string(state_.parts.rank) +

@@ -45,6 +45,7 @@ Status Record::Start(const std::string& path, int64_t epoch) {
   void* memory = MAP_FAILED;
   if (is_whole) memory = ::mmap(nullptr, kMappedBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   const int error = errno;
+  // The mapping outlives the descriptor, and a forked child inherits one descriptor less.
   if (file >= 0) ::close(file);
   if (memory == MAP_FAILED || std::memcmp(memory, kMagic.data(), kMagic.size()) != 0) {
     if (memory != MAP_FAILED) ::munmap(memory, kMappedBytes);
@@ -54,11 +55,15 @@ Status Record::Start(const std::string& path, int64_t epoch) {
   }
   memory_ = static_cast<std::byte*>(memory);
   counters_ = reinterpret_cast<std::atomic<int64_t>*>(memory_ + kCountersAt);
+  // Place 0 stands for no text, so the count of used bytes itself takes the first eight.
   if (UsedOf(memory_).load() == 0) UsedOf(memory_).store(sizeof(uint64_t));
+  // The counters go on where an earlier engine of this process has left them; a scraper takes a
+  // fall for a restart.
   before_ = {counters_[kCommunicatingNs].load(), counters_[kWaitingNs].load(),
              counters_[kBothNs].load()};
   epoch_ = static_cast<uint32_t>(epoch);
   Set(kRunning, 1);
+  // It comes last, because is_active() looks at it.
   entries_ = reinterpret_cast<RecordEntry*>(memory_ + kEntriesAt);
   return Status();
 }
@@ -88,6 +93,8 @@ void Record::Submitted(uint64_t handle, const Request& request, uint32_t name, i
   if (!is_active()) return;
   RecordEntry& entry = entries_[handle % kEntries];
   entry.handle.store(0, kRelaxed);
+  // A reader that finds the old handle again afterwards has seen none of the new fields: the zero
+  // comes before all of them.
   std::atomic_thread_fence(std::memory_order_release);
   const Signature& signature = request.signature;
   entry.round.store(0, kRelaxed);
@@ -123,6 +130,8 @@ void Record::Agreed(uint64_t handle, uint64_t round, int64_t submitted_ns, int64
 void Record::Started(uint64_t handle, std::string_view backend, std::string_view algorithm, int lane,
                      int64_t now_ns) {
   RecordEntry* const entry = Find(handle);
+  // Partitions of one request start on several lanes; two that meet here write values that are both
+  // true.
   if (entry == nullptr || entry->started_ns.load(kRelaxed) != 0) return;
   entry->backend.store(WordOf(backend), kRelaxed);
   entry->algorithm.store(WordOf(algorithm), kRelaxed);
@@ -144,6 +153,7 @@ void Record::Finished(uint64_t handle, Kind kind, int64_t bytes, bool is_ok,
   Add(static_cast<Counter>(kOfKind + place), 1);
   Add(static_cast<Counter>(kBytesOfKind + place), bytes);
   Set(kLastProgressNs, now_ns);
+  // Reading the clock takes a lock of all lanes, so it is not done for each small tensor.
   if (now_ns - clock_read_ns_.load(kRelaxed) < kClockEveryNs) return;
   clock_read_ns_.store(now_ns, kRelaxed);
   const OverlapClock::Totals totals = clock.totals();
@@ -170,6 +180,7 @@ void Record::Set(Counter counter, int64_t value) {
 RecordEntry* Record::Find(uint64_t handle) const {
   if (entries_ == nullptr) return nullptr;
   RecordEntry& entry = entries_[handle % kEntries];
+  // A request older than the ring has lost its place to a newer one, which has another handle.
   return entry.handle.load(kRelaxed) == handle ? &entry : nullptr;
 }
 
@@ -177,6 +188,7 @@ uint32_t Record::Text(std::string_view text) {
   text = text.substr(0, 1000);
   const uint64_t needed = sizeof(uint16_t) + text.size();
   std::atomic<uint64_t>& used = UsedOf(memory_);
+  // Each writer gets room of its own by this one addition; no text is ever moved or freed.
   const uint64_t place = used.fetch_add(needed);
   if (place + needed > kTextBytes) {  // the texts are full: what comes later has no name
     used.fetch_sub(needed);
@@ -185,6 +197,7 @@ uint32_t Record::Text(std::string_view text) {
   const auto length = static_cast<uint16_t>(text.size());
   std::byte* const at = memory_ + kTextsAt + place;
   std::memcpy(at + sizeof length, text.data(), text.size());
+  // The length comes last: a reader that finds zero stops there.
   std::memcpy(at, &length, sizeof length);
   return static_cast<uint32_t>(place);
 }

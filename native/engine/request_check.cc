@@ -95,6 +95,8 @@ class Check {
       return Bad("the tensor is on " + Text(device) +
                  ": tensors on the CPU and of CUDA travel; copy it to the CPU first");
     }
+    // The first question of a process to the driver loads CUDA; a process without tensors on a
+    // device never gets here.
     if (!traits_.moves_data) return Bad("it moves no data of a device; pass a tensor on the CPU");
     const Result<std::shared_ptr<DeviceDriver>> driver = limits_.devices->driver();
     if (!driver.ok()) {
@@ -177,6 +179,8 @@ class Check {
   Status CheckShape() {
     if (signature_.kind == Kind::kVote) return CheckVote();
     if (!traits_.moves_data) {
+      // Ranks compare signatures field by field, so what has no meaning for this kind must be equal
+      // everywhere.
       signature_.shape.clear();
       signature_.dtype = DType::kInt32;
       return Status();
@@ -229,6 +233,7 @@ class Check {
                  " but the input is " + std::string(Name(signature_.dtype)) +
                  ": the engine does not convert; pass an output of the same dtype");
     }
+    // Other kinds learn the size of the result from the agreement; PrepareOutput looks at it there.
     if (traits_.keeps_shape && request_.output.count != count) {
       return Bad("the output has " + std::to_string(request_.output.count) + " elements but " +
                  std::to_string(count) + " will arrive: pass an output of the input's shape");
@@ -261,6 +266,8 @@ class Check {
     const bool has_negative =
         std::any_of(splits.begin(), splits.end(), [](int64_t split) { return split < 0; });
     int64_t sum = 0;
+    // A split that is too large counts as one row too many: a sum of arbitrary numbers could
+    // overflow and come out right.
     for (int64_t split : splits) sum += split > rows ? rows + 1 : split;
     if (is_complete && !has_negative && sum == rows) {
       KeepSplits(std::move(splits));

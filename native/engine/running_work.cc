@@ -8,6 +8,7 @@ namespace rabit {
 void RunningWork::Enter(int32_t place, Running running, Describe describe) {
   MutexLock lock(mutex_);
   Place& at = places_[static_cast<size_t>(place)];
+  // `describe` refers to the job of a lane, which must call Leave before it lets go of the job.
   at.under_way.push_back({std::move(running), std::move(describe)});
   ++at.begun;
 }
@@ -23,6 +24,7 @@ std::vector<RunningWork::Running> RunningWork::List() const {
   std::vector<Running> all;
   for (const Place& place : places_) {
     for (const Exchange& exchange : place.under_way) {
+      // The lock is held during describe(): a lane in Leave waits, and its job lives so long.
       all.emplace_back(exchange.running).what = exchange.describe();
     }
   }
@@ -32,11 +34,14 @@ std::vector<RunningWork::Running> RunningWork::List() const {
 RunningWork::Progress RunningWork::ProgressAt(int32_t place) const {
   MutexLock lock(mutex_);
   const Place& at = places_[static_cast<size_t>(place)];
+  // Both are read under one lock, or a call that ends in between would look like one that never
+  // began.
   return {at.begun, !at.under_way.empty()};
 }
 
 bool RunningWork::is_any_lane_active() const {
   MutexLock lock(mutex_);
+  // The last place is that of ordered calls, which do not keep an engine from stopping.
   return std::any_of(places_.begin(), places_.end() - 1,
                      [](const Place& lane) { return !lane.under_way.empty(); });
 }

@@ -8,6 +8,8 @@ namespace rabit {
 int64_t AgreedCount(const ReadyTensor& ready) {
   const std::vector<int64_t>& shape = ready.signature.shape;
   if (const int64_t parts = ready.signature.even_parts; parts > 0) {
+    // Every rank cuts by the largest part, so that all have as many buckets; smaller parts leave
+    // the last ones empty.
     int64_t count = EvenRows{shape[0], parts}.largest();
     for (size_t i = 1; i < shape.size(); ++i) count *= shape[i];
     return count;

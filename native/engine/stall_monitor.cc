@@ -34,6 +34,7 @@ void StallMonitor::Check(const Controller& controller, int64_t oldest_ns, size_t
   const int64_t waited_ms = (now_ns - oldest_ns) / 1'000'000;
   // Of one stall each report comes after twice the time of the one before.
   const int64_t quiet_ms = oldest_ns == reported_oldest_ns_ ? 2 * reported_ms_ : warning_ms_;
+  // Many tensors may stall one after another; the second condition keeps their reports apart.
   if (waited_ms < quiet_ms || now_ns < last_report_ns_ + warning_ms_ * 1'000'000) return;
   reported_oldest_ns_ = oldest_ns;
   reported_ms_ = waited_ms;

@@ -43,6 +43,8 @@ void Statistics::AddBucket(const BucketRecord& record) {
   Add(by_kind_[static_cast<size_t>(record.kind)], record);
   const auto add_to = [&](auto& by_name, std::string_view name) {
     auto found = by_name.find(name);
+    // Without a bound a job of many fitted codecs would grow its statistics, and every scrape, with
+    // each step.
     if (found == by_name.end() && by_name.size() >= kNamesMax) {
       name = kOthers;
       found = by_name.find(name);
@@ -63,6 +65,7 @@ void Statistics::AddExchange(Kind kind, const Route& route, std::string_view exe
            each.row == route.row;
   };
   auto found = std::find_if(by_route_.begin(), by_route_.end(), is_this);
+  // Executor, algorithm and row are names with static storage, so the entry may keep views of them.
   if (found == by_route_.end()) {
     found = by_route_.insert(found, {kind, executor, route.algorithm, route.row});
   }
@@ -71,6 +74,7 @@ void Statistics::AddExchange(Kind kind, const Route& route, std::string_view exe
 }
 
 LinkTotals Statistics::link_totals() const {
+  // Read before the lock is taken: the clock has a lock of its own, and no thread holds both.
   const int64_t communicating_ns = clock_.totals().communicating_ns;
   MutexLock lock(mutex_);
   return {all_.bytes, communicating_ns, shortest_ns_};

@@ -11,6 +11,8 @@ constexpr int kDoublingsMax = 5;
 }  // namespace
 
 bool StuckWatch::Look(const BucketCounts& issued, Deadline now) {
+  // The lanes count on while this runs; a value that is old by one costs a second of patience at
+  // most.
   const BucketCounts done = done_.counts();
   bool is_stuck = LookAtOrdered(now);
   for (size_t i = 0; i < buckets_.size(); ++i) {
@@ -31,6 +33,7 @@ bool StuckWatch::LookAtBuckets(Watch& watch, uint64_t issued, uint64_t done, Dea
     return false;
   }
   if (watch.next == Deadline::max() || done != watch.seen) {
+    // Any bucket that ends shows that the class moves, however long the one at its head takes.
     watch = {done, 0, now + kFirstDoubt};
     return false;
   }
@@ -46,6 +49,7 @@ bool StuckWatch::LookAtOrdered(Deadline now) {
   has_ordered_.store(false);
   const RunningWork::Progress progress = running_.ProgressAt(ordered_place_);
   const bool has_moved = progress.begun != ordered_.seen;
+  // The flag keeps the watch going: a call that runs longer than a look wakes nobody by itself.
   if (has_moved || progress.is_active) has_ordered_.store(true);
   if (has_moved || !progress.is_active) {
     ordered_ = {progress.begun, 0, has_moved ? now + kFirstDoubt : Deadline::max()};
@@ -56,6 +60,8 @@ bool StuckWatch::LookAtOrdered(Deadline now) {
 
 bool StuckWatch::Doubt(Watch& watch, Deadline now) {
   watch.doubts = std::min(watch.doubts + 1, kDoublingsMax);
+  // Each doubt makes all ranks compare their work; with ever longer pauses a slow network is not
+  // asked more than it works.
   watch.next = now + kFirstDoubt * (1 << watch.doubts);
   return true;
 }
@@ -63,6 +69,8 @@ bool StuckWatch::Doubt(Watch& watch, Deadline now) {
 void StuckWatch::OnCompared(Deadline now) {
   const Deadline soon = now + kFirstDoubt;
   const auto put_off = [soon](Watch& watch) {
+    // Another rank's doubt has just been answered for all, so this rank need not ask the same
+    // again.
     if (watch.next != Deadline::max()) watch.next = std::max(watch.next, soon);
   };
   for (Watch& watch : buckets_) put_off(watch);

@@ -50,6 +50,8 @@ Status Timeline::Start(const std::string& path, bool mark_cycles) {
                            path + "': " + std::strerror(errno) +
                            "; pass a path in a folder that exists and is writable");
   }
+  // The writer thread does not run yet, so what it owns is set here without mutex_; control_mutex_
+  // keeps other Starts out.
   path_ = path;
   lines_ = "[\n";
   has_lines_ = ends_early_ = false;
@@ -78,12 +80,16 @@ Status Timeline::Stop() {
     return InvalidArgument("rank " + std::to_string(rank_) +
                            ": no timeline is open: nothing to stop; start one first");
   }
+  // Lanes see it at their next event; an event that comes in between is written with the last batch
+  // or dropped at the next Start.
   is_active_ = false;
   {
     MutexLock lock(mutex_);
     wants_stop_ = true;
     changed_.NotifyAll();
   }
+  // Without mutex_, which the writer needs to take its last events; control_mutex_ is not one of
+  // its locks.
   writer_.join();
   uint64_t dropped = 0;
   {
@@ -122,6 +128,8 @@ void Timeline::MarkCycle(uint64_t cycle) {
 int32_t Timeline::RowNumber(std::string_view row) {
   auto found = rows_.find(std::string(row));
   if (found != rows_.end()) return found->second;
+  // Row 0 is that of the process: tensors beyond the limit share it rather than grow the table with
+  // each new name.
   if (rows_.size() >= kRowsMax) return 0;
   const auto number = static_cast<int32_t>(rows_.size()) + 1;
   rows_.emplace(row, number);
@@ -130,6 +138,7 @@ int32_t Timeline::RowNumber(std::string_view row) {
 }
 
 void Timeline::Add(Event event) {
+  // A lane never waits for the disk: what the writer cannot take in time is counted and dropped.
   if (events_.size() >= kEventsMax) {
     ++dropped_;
     return;
@@ -145,6 +154,8 @@ void Timeline::WriteLoop() {
     {
       MutexLock lock(mutex_);
       const Deadline flush_at = After(kFlushInterval);
+      // The writer is woken for the stop only, and otherwise sleeps its interval: events do not
+      // wake it, or it would take a core from the lanes.
       while (!wants_stop_ && changed_.WaitUntil(mutex_, flush_at)) {
       }
       is_last = wants_stop_;

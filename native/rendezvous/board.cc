@@ -31,6 +31,8 @@ Status Board::Set(std::string_view key, std::string_view value) {
                            std::to_string(value.size()) + " bytes; a store takes at most " +
                            std::to_string(kStoreValueBytesMax));
   }
+  // The board has no lock: the store server's thread, or the lock of a store inside one process,
+  // keeps others out.
   auto found = entries_.find(key);
   const size_t old_bytes = found == entries_.end() ? 0 : found->second.value.size();
   const size_t new_key_bytes = found == entries_.end() ? key.size() + kEntryOverheadBytes : 0;
@@ -41,6 +43,8 @@ Status Board::Set(std::string_view key, std::string_view value) {
   }
   total_bytes_ = total_bytes_ - old_bytes + value.size() + new_key_bytes;
   if (found == entries_.end()) found = entries_.emplace(std::string(key), Versioned{}).first;
+  // A version is never 0 and never falls while the key is there, so a watcher that names the one it
+  // has seen misses no later one.
   ++found->second.version;
   found->second.value = value;
   return {};
@@ -48,6 +52,7 @@ Status Board::Set(std::string_view key, std::string_view value) {
 
 Result<Swap> Board::CompareAndSet(std::string_view key, uint64_t version, std::string_view value) {
   const Versioned* const held = Find(key);
+  // Version 0 stands for a key that is not set, so "set it if nobody has" is one question.
   if ((held == nullptr ? 0 : held->version) != version) {
     return Swap{false, held == nullptr ? Versioned{} : *held};
   }
@@ -67,6 +72,7 @@ void Board::Forget(std::string_view prefix, std::string_view kept) {
       ++entry;
       continue;
     }
+    // The same sum as in Set: with another one the board would be full, or have room, for good.
     total_bytes_ -= entry->first.size() + kEntryOverheadBytes + entry->second.value.size();
     entry = entries_.erase(entry);
   }

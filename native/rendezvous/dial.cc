@@ -61,9 +61,11 @@ Result<UniqueFd> Finish(Begun begun, const Secret& secret, const Greeting& mine,
   Reply reply;
   // Another version's reply may be shorter, but its first eight bytes mean the same.
   RABIT_RETURN_IF_ERROR(ReadFull(fd, Bytes(reply).first(8), begun.deadline));
+  // Nothing of the peer is believed yet; these bytes only tell a wrong version from a wrong secret.
   RABIT_RETURN_IF_ERROR(CheckPreamble(reply, 2));
   RABIT_RETURN_IF_ERROR(ReadFull(fd, Bytes(reply).subspan(8), begun.deadline));
   RABIT_ASSIGN_OR_RETURN(const Answer answer, DecodeReply(secret, begun.hello, reply));
+  // The reply is authenticated by now: DecodeReply has compared its MAC.
   if (answer.is_refused && answer.epoch > mine.epoch) {
     return Aborted("it has gone on to epoch " + std::to_string(answer.epoch) +
                    " without this process, which is of epoch " + std::to_string(mine.epoch) +
@@ -80,6 +82,7 @@ Result<UniqueFd> Finish(Begun begun, const Secret& secret, const Greeting& mine,
                     " answered there; the address is stale, " +
                     "or two ranks published the same one");
   }
+  // The listener hands the connection over only after this proof, so it is written last.
   const Digest proof = MakeProof(secret, begun.hello, reply);
   RABIT_RETURN_IF_ERROR(WriteFull(fd, proof, begun.deadline));
   return std::move(begun.fd);
@@ -122,12 +125,15 @@ Result<UniqueFd> Dial(std::string_view address, const Secret& secret, const Gree
                       TargetText(address, mine, expected_rank) + ": " + last.message());
       }
     }
+    // Another rank may have failed while this one dials; its cause is better than a timeout here.
     if (look) RABIT_RETURN_IF_ERROR(look());
     const auto now = std::chrono::steady_clock::now();
     if (now + pause >= deadline) {
       return TimedOut(TargetText(address, mine, expected_rank) + " within " + Seconds(now - start) +
                       "; last try: " + last.message());
     }
+    // A peer that has not begun to listen refuses at once: without a pause this loop would use up a
+    // core that the peer needs.
     std::this_thread::sleep_for(pause);
     pause = std::min<std::chrono::nanoseconds>(pause * 2, std::chrono::milliseconds(50));
   }
@@ -144,6 +150,7 @@ std::vector<Result<UniqueFd>> DialAll(std::span<const DialTarget> targets, const
     begun.push_back(resolved.ok() ? Begin(resolved->front(), target.mine, soon)
                                   : Result<Begun>(resolved.status()));
     made.push_back(TimedOut("no answer"));
+    // poll() passes over a negative descriptor, so the entries keep the places of their targets.
     answers.push_back({begun.back().ok() ? begun.back()->fd.get() : -1, POLLIN, 0});
   }
   // Whoever answers first is through first: none waits behind a peer that hangs.
@@ -162,6 +169,7 @@ std::vector<Result<UniqueFd>> DialAll(std::span<const DialTarget> targets, const
   for (size_t i = 0; i < targets.size(); ++i) {
     if (made[i].ok()) continue;
     const DialTarget& each = targets[i];
+    // What was quick for all has failed for this one; it gets the whole patience of a single dial.
     made[i] = Dial(each.address, secret, each.mine, each.expected_rank, deadline, look);
   }
   return made;
@@ -191,6 +199,7 @@ bool IsRefused(std::string_view address, Deadline deadline) {
   if (!resolved.ok() || resolved->empty()) return false;
   for (const SocketAddress& each : *resolved) {
     bool is_refused = false;
+    // Only a refusal says that nobody listens: packets that are lost say nothing of the process.
     if (Connect(each, deadline, &is_refused).ok() || !is_refused) return false;
   }
   return true;

@@ -120,11 +120,14 @@ std::string DescribeDifferences(std::span<const std::string> settings) {
 
 Status RefuseSettings(Store& store, const std::string& scope, int rank, int size,
                       std::string_view settings, Deadline deadline) {
+  // This runs only after digests have differed, so the start of a job pays nothing for the texts.
   RABIT_RETURN_IF_ERROR(store.Set(scope + std::to_string(rank), settings));
   const Deadline end = std::min(deadline, After(kPatience));
   std::vector<std::string> of_ranks;
   std::vector<int> silent;
   for (int peer = 0; peer < size; ++peer) {
+    // A rank that has died, or whose settings are equal, may be silent; what the others say is
+    // worth an error all the same.
     Result<std::string> found = store.Get(scope + std::to_string(peer), end);
     if (!found.ok()) silent.push_back(peer);
     of_ranks.push_back(found.ok() ? *std::move(found) : std::string());

@@ -75,6 +75,8 @@ Result<Words> ReadPublished(Store& store, const std::string& all_key, size_t cou
     }
     while (!left.empty()) words.emplace_back(TakeWord(left));
   }
+  // Every rank counts its own ranks; what another version has collected must not be indexed by
+  // them.
   if (words.size() == count) return words;
   return Mismatch("the store holds " + std::to_string(words.size()) + " words under '" + all_key +
                   "' for " + std::to_string(count) + " ranks; run the same version on every rank");
@@ -88,6 +90,8 @@ Result<std::vector<std::string>> CollectWords(Store& store, const KeyOf& key_of,
                                               Deadline deadline) {
   if (rank == ranks.front()) {
     RABIT_ASSIGN_OR_RETURN(Words words, AskForWords(store, key_of, ranks, deadline));
+    // One rank reads all words and writes them together: if each rank read all, the store would
+    // answer as many questions as there are pairs.
     if (ranks.size() > 1) RABIT_RETURN_IF_ERROR(Publish(store, all_key, words));
     return words;
   }

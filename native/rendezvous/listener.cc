@@ -74,6 +74,7 @@ class EpollListener final : public Listener {
 
   Status Start() {
     RABIT_RETURN_IF_ERROR(poller_.Add(socket_.get(), kAcceptKey, true, false));
+    // Everything below "the thread's own" belongs to this thread from here on and has no lock.
     thread_ = std::thread([this] { Run(); });
     return {};
   }
@@ -82,6 +83,8 @@ class EpollListener final : public Listener {
 
   void SetEpoch(uint64_t epoch) override {
     MutexLock lock(mutex_);
+    // Under the lock, so that a peer of the new epoch is not handed to a handler of the one before:
+    // HandOver compares under it.
     epoch_.store(epoch);
     keeps_later_.store(true);
     poller_.Wake();
@@ -209,6 +212,7 @@ void EpollListener::Serve(uint64_t key) {
   // A few hundred at most: a search costs less than an index.
   const auto found = std::find_if(strangers_.begin(), strangers_.end(),
                                   [key](const Stranger& stranger) { return stranger.key == key; });
+  // Not to be found: it was dropped in this same round, and its event came before.
   if (found != strangers_.end() && !Advance(*found)) strangers_.erase(found);
 }
 
@@ -246,6 +250,7 @@ bool EpollListener::Advance(Stranger& stranger) {
     // From here on the connection belongs to the owner of its purpose, with whatever lies unread in
     // it.
     poller_.Remove(stranger.fd.get());
+    // The peer of a dropped connection sees its end and dials again.
     if (parked_.size() >= kParkedMax) parked_.pop_front();
     parked_.push_back({std::move(stranger.fd), std::move(stranger.claimed)});
     return false;
@@ -263,6 +268,7 @@ bool EpollListener::AnswerHello(Stranger& stranger) {
     RefuseHello(stranger, status);
     return false;
   }
+  // These are claims until the proof; only the epoch is looked at, which a stranger may know.
   stranger.claimed = *greeting;
   const uint64_t epoch = epoch_.load();
   const bool is_refused = stranger.claimed.epoch < epoch ||
@@ -307,6 +313,7 @@ void EpollListener::DropOverdue() {
 
 void EpollListener::Refuse(int fd, std::string_view why) {
   uint64_t suppressed = 0;
+  // Any process can make this line, so there is at most one a second.
   if (!log_limit_.Allow(&suppressed)) return;
   std::string text = "refused a connection from " + RemoteAddressText(fd) + " to " +
                      bound_.ToString() + ": " + std::string(why);

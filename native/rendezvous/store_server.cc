@@ -61,6 +61,8 @@ class EpollStoreServer final : public StoreServer {
  public:
   EpollStoreServer(std::unique_ptr<Listener> listener, Poller poller)
       : poller_(std::move(poller)), listener_(std::move(listener)) {
+    // The thread alone touches the board and the connections; the listener's thread only adds to
+    // arrivals_, under the lock.
     thread_ = std::thread([this] { Run(); });
     listener_->SetHandler("store", [this](AuthenticatedPeer peer) {
       MutexLock lock(mutex_);
@@ -70,6 +72,7 @@ class EpollStoreServer final : public StoreServer {
   }
 
   ~EpollStoreServer() override {
+    // First the listener: its handler refers to this object, and ends with it.
     listener_.reset();
     is_stopping_.store(true);
     poller_.Wake();
@@ -119,6 +122,7 @@ void EpollStoreServer::Run() {
         wait_deadlines_.empty() ? After(std::chrono::hours(1)) : wait_deadlines_.begin()->first;
     for (const Poller::Event& event : poller_.Wait(next)) {
       const auto found = connections_.find(event.key);
+      // An event of this round may be of a connection that an earlier event has closed.
       if (found == connections_.end()) continue;
       const bool goes_on = (!event.is_writable || Write(event.key, found->second)) &&
                            (!event.is_readable || Read(event.key, found->second));
@@ -136,6 +140,7 @@ void EpollStoreServer::TakeArrivals() {
     arrivals.swap(arrivals_);
   }
   for (UniqueFd& fd : arrivals) {
+    // Its descriptor closes here; the client sees the end, waits and dials again.
     if (connections_.size() >= kConnectionsMax) continue;
     const Key key = next_key_++;
     if (!poller_.Add(fd.get(), key, true, false).ok()) continue;
@@ -162,6 +167,8 @@ bool EpollStoreServer::Read(Key key, Connection& connection) {
     if (connection.filled < connection.input.size()) continue;
     if (!has_length) {
       const uint32_t length = LoadLittle<uint32_t>(connection.input.data());
+      // The length decides how much is allocated: without a bound one defective client could take
+      // the memory of the launcher.
       if (length == 0 || length > kStoreFrameBytesMax) return false;
       connection.input.resize(kStoreLengthBytes + length);
       continue;
@@ -214,6 +221,7 @@ bool EpollStoreServer::StartWatching(Key key, Connection& connection, const Stor
   if (held != nullptr && held->version > request.version) {
     return Answer(key, connection, {Code::kOk, false, held->version, held->value});
   }
+  // The awaited key comes first: a rank that has got its answer needs no error of another one.
   if (board_.Find(request.unless) != nullptr) {
     return Answer(key, connection, ErrorResponse(IsSet(request.unless)));
   }
@@ -221,6 +229,7 @@ bool EpollStoreServer::StartWatching(Key key, Connection& connection, const Stor
   connection.awaited_key = request.key;
   connection.unless_key = request.unless;
   connection.seen_version = request.version;
+  // Nothing is set between the look above and this line, because one thread does both.
   waiters_[request.key].insert(key);
   if (!request.unless.empty()) waiters_[request.unless].insert(key);
   wait_deadlines_.insert({connection.wait_deadline, key});
@@ -283,6 +292,8 @@ bool EpollStoreServer::Write(Key key, Connection& connection) {
                                connection.output.size() - connection.sent, MSG_NOSIGNAL);
     if (put < 0 && errno == EINTR) continue;
     if (put < 0 && errno == EAGAIN) {
+      // While an answer is under way nothing is read: a client that asks on without reading would
+      // make the output grow.
       connection.is_write_watched = true;
       return poller_.Change(connection.fd.get(), key, false, true).ok();
     }

@@ -83,6 +83,8 @@ Status TcpStore::LeaveWill(std::string_view key, std::string_view value, Deadlin
   RABIT_ASSIGN_OR_RETURN(UniqueFd fd, DialServer(deadline));
   RABIT_ASSIGN_OR_RETURN(const StoreResponse response,
                          Exchange(fd.get(), EncodeStoreRequest(request), deadline));
+  // Only from here on the will counts: the connection of a refused one ends with this function, and
+  // says nothing.
   if (response.code != Code::kOk) return Status(response.code, response.text);
   will_ = std::move(fd);
   will_key_ = key;
@@ -121,6 +123,7 @@ Result<Versioned> TcpStore::WatchUnless(std::string_view unless, std::string_vie
 }
 
 Result<StoreResponse> TcpStore::Ask(const StoreRequest& request, Deadline deadline) {
+  // No lock is held while the server works: other threads ask on other connections.
   RABIT_ASSIGN_OR_RETURN(UniqueFd fd, TakeConnection(std::min(deadline, After(kRedialTime))));
   Result<StoreResponse> response = Exchange(fd.get(), EncodeStoreRequest(request), deadline);
   // A connection with an answer still under way would give it to the next question.

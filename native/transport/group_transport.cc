@@ -8,6 +8,7 @@ namespace rabit {
 
 GroupTransport::GroupTransport(Transport& transport, const Group& group)
     : transport_(transport), group_(group) {
+  // Both are defects of ours: what a user can get wrong was refused at submission.
   RABIT_CHECK(group.is_member(), "rank " + std::to_string(transport.rank()) + " is not in group " +
                                      std::to_string(group.id));
   RABIT_CHECK(group.ranks[static_cast<size_t>(group.my_index)] == transport.rank(),
@@ -42,6 +43,8 @@ Operation GroupTransport::Recv(int peer, Tag tag, Bytes buffer) {
 Operation GroupTransport::RecvReduce(int peer, Tag tag, Bytes buffer, Bytes scratch,
                                      PieceReducer reducer) {
   if (!HasPeer(peer)) return Operation(NoPeer(peer));
+  // The tag is passed on as it is: a tag is of one bucket, and a bucket of one group, so groups
+  // need no part of it.
   return transport_.RecvReduce(group_.ranks[static_cast<size_t>(peer)], tag, buffer, scratch,
                                reducer);
 }

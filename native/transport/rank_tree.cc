@@ -42,9 +42,12 @@ RankTree RankTree::Over(const Topology& topology, int fan_out) {
   std::vector<int> leaders;
   for (const std::vector<int>& host : hosts) {
     if (host.empty()) continue;
+    // Messages of a host leave it once, through its first rank; the others reach that one by shared
+    // memory.
     leaders.push_back(host.front());
     Link(host, fan_out, parents);
   }
+  // Rank 0 has to come first: it is the root of the negotiation.
   std::sort(leaders.begin(), leaders.end());
   Link(leaders, fan_out, parents);
   return RankTree(std::move(parents));
@@ -52,6 +55,8 @@ RankTree RankTree::Over(const Topology& topology, int fan_out) {
 
 std::vector<int> RankTree::Subtree(int rank) const {
   std::vector<int> all = {rank};
+  // The list grows while it is walked, so indices are used: an iterator would be invalid after the
+  // first insert.
   for (size_t i = 0; i < all.size(); ++i)
     all.insert(all.end(), children(all[i]).begin(), children(all[i]).end());
   std::sort(all.begin(), all.end());

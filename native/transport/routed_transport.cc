@@ -47,10 +47,13 @@ Operation RoutedTransport::RecvReduce(int peer, Tag tag, Bytes buffer, Bytes scr
 }
 
 void RoutedTransport::SetWaiter(int stream, Waiter waiter, size_t call_bytes) {
+  // Which part the next wait of this stream goes to is not known here, so all of them hear it.
   for (const auto& part : parts_) part->SetWaiter(stream, waiter, call_bytes);
 }
 
 void RoutedTransport::Abort(Status why) {
+  // One after the other; a lane that waits in a part that is not aborted yet is woken when its turn
+  // comes.
   for (const auto& part : parts_) part->Abort(why);
 }
 
@@ -74,6 +77,8 @@ ChunkLimits RoutedTransport::chunk_limits() const {
   ChunkLimits largest;
   for (const auto& part : parts_) {
     const ChunkLimits each = part->chunk_limits();
+    // The limits must be equal on all ranks of a collective, and which parts its peers have is not:
+    // so the largest of all count.
     largest.bytes_min = std::max(largest.bytes_min, each.bytes_min);
     largest.bytes_max = std::max(largest.bytes_max, each.bytes_max);
   }

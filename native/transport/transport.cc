@@ -15,6 +15,8 @@ class ReceiveThenReduce final : public PendingOperation {
 
   Status Wait(Deadline deadline) override {
     RABIT_RETURN_IF_ERROR(receive_->Wait(deadline));
+    // The reduction runs on the thread that waits, and only once: a wait that has timed out returns
+    // above.
     if (!buffer_.empty()) reducer_.run(reducer_.context, buffer_, scratch_);
     return Status();
   }

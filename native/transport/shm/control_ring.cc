@@ -45,8 +45,11 @@ void ControlRing::CopyOut(uint64_t at, Bytes bytes) const {
 
 bool ControlRing::TryPut(ConstBytes message) {
   const uint64_t at = writer.written.load(std::memory_order_relaxed);
+  // Acquire, because the bytes up to there are about to be overwritten: the reader has copied them
+  // before it moved the count.
   const uint64_t used = at - reader.consumed.load(std::memory_order_acquire);
   const uint64_t needed = PaddedBytes(message.size());
+  // The count is in memory that another process writes: one that cannot be counts as a full ring.
   if (used > data.size() || needed > data.size() - used) return false;
   const Header header{static_cast<uint32_t>(message.size()), ChecksumOf(at, message)};
   CopyIn(at, {reinterpret_cast<const std::byte*>(&header), sizeof header});
@@ -71,6 +74,7 @@ Result<std::optional<std::vector<std::byte>>> ControlRing::Take() {
                     "first claims " + std::to_string(header.length) +
                     ", cannot be; run the same version of rabit in every process");
   }
+  // The message is copied before it is checked, as the writer's process could change it in between.
   std::optional<std::vector<std::byte>> message(std::in_place, header.length);
   CopyOut(at + kHeaderBytes, *message);
   if (const uint32_t read = ChecksumOf(at, *message); read != header.checksum) {

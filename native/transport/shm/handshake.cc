@@ -58,6 +58,7 @@ Status WaitFor(int fd, short events, Deadline deadline, const std::string& what)
     const int n = poll(&entry, 1, PollMs(deadline));
     if (n > 0) return Status();
     if (n < 0 && errno != EINTR) return Internal("shm: poll failed: " + ErrnoText(errno));
+    // poll() may wake a millisecond early, so the clock decides.
     if (n == 0 && std::chrono::steady_clock::now() >= deadline) {
       return TimedOut("shm: waited for " + what +
                       " until the deadline; is that rank running on this host?");
@@ -81,6 +82,7 @@ Result<ssize_t> WhenReady(int fd, short events, Deadline deadline, const std::st
 
 bool IsEqual(const ShmToken& a, const ShmToken& b) {
   uint8_t difference = 0;
+  // Every byte is looked at, so that the time tells nobody how many were right.
   for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<uint8_t>(a[i] ^ b[i]);
   return difference == 0;
 }
@@ -115,6 +117,7 @@ Result<ShmToken> RandomToken() {
 bool IsOwnUser(int fd) {
   ucred credentials{};
   socklen_t bytes = sizeof credentials;
+  // The kernel says who connected, or listens: any user of the host can reach an abstract name.
   return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) == 0 &&
          credentials.uid == geteuid();
 }
@@ -124,6 +127,8 @@ socklen_t FillAddress(const ShmToken& token, sockaddr_un& address) {
   const std::string name = "rabit-" + Hex(token);
   address = sockaddr_un{};
   address.sun_family = AF_UNIX;
+  // The first byte of the path stays 0: an abstract name leaves no file behind if the process is
+  // killed.
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
 }
@@ -196,6 +201,8 @@ Status SendHello(int fd, int peer, const Hello& hello, int inbox_fd, Deadline de
   message.msg_control = control.data();
   message.msg_controllen = control.size();
   cmsghdr* header = CMSG_FIRSTHDR(&message);
+  // The descriptor of the inbox goes along with the hello: memory that has no name cannot be opened
+  // by others.
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
@@ -226,6 +233,7 @@ Status ReceiveHello(int fd, int peer, Deadline deadline, Hello& hello, UniqueFd&
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
     int received = -1;
     std::memcpy(&received, CMSG_DATA(header), sizeof received);
+    // A message that brings several closes all but the last; none may leak into this process.
     inbox_fd.reset(received);
   }
   if (n != sizeof hello || !inbox_fd.is_open()) {
@@ -293,6 +301,7 @@ Status Meeting::SendOwnHello(int fd, const Guest& guest, bool wants_offers) cons
     hello.probe_address = trial_->address();
     hello.probe_value = trial_->value();
   }
+  // The token of the receiver, from the store: it shows that the sender can read this job's store.
   hello.token = guest.token;
   return SendHello(fd, guest.invited.rank, hello, guest.invited.inbox->fd(), context_.deadline);
 }
@@ -320,6 +329,7 @@ Status Meeting::Check(const Hello& hello, int peer) const {
 Result<bool> Meeting::WantsOffers(const Hello& peer) const {
   if (trial_ == nullptr) return false;
   const bool is_required = agreement_.single_copy == SingleCopy::kOn;
+  // The trial costs milliseconds, and one answer is good for all peers of the host.
   if (!is_required && !trial_->MayBeFaster()) return false;
   const Status status = trial_->TryRead(peer.pid, peer.probe_address, peer.probe_value);
   if (status.ok()) return is_required || trial_->IsFaster(peer.pid, peer.probe_address);
@@ -339,6 +349,8 @@ Status Meeting::Dial(const Guest& guest) {
 
 Status Meeting::AcceptAll(int listener, std::vector<Guest> missing) {
   while (!missing.empty()) {
+    // A rank that fails during the start says so in the store only; without this look its peers
+    // would wait for its hello until the deadline.
     RABIT_RETURN_IF_ERROR(context_.Look());
     const int first = missing.front().invited.rank;
     const Deadline next = std::min(context_.deadline, After(kStartLookInterval));
@@ -351,10 +363,13 @@ Status Meeting::AcceptAll(int listener, std::vector<Guest> missing) {
     }
     if (!accepted.ok()) return accepted.status().WithCulprit(first);
     UniqueFd fd(static_cast<int>(*accepted));
+    // Strangers are dropped without a word in the log: what they send is read by nobody.
     if (!fd.is_open() || !IsOwnUser(fd.get())) continue;
     const Deadline patience = std::min(context_.deadline, After(kStrangerTime));
     Hello hello{};
     UniqueFd inbox_fd;
+    // One stranger that says nothing may hold up the others for this patience, once for each
+    // connection.
     if (!ReceiveHello(fd.get(), first, patience, hello, inbox_fd).ok()) continue;
     if (hello.magic != kMagic || !IsEqual(hello.token, token_)) continue;
     const auto found = std::find_if(missing.begin(), missing.end(), [&](const Guest& each) {

@@ -49,6 +49,8 @@ void InboundLane::PostToStashed(RecvState& recv, std::list<Stashed>::iterator st
 }
 
 void InboundLane::Cancel(RecvState& recv) {
+  // After this the lane knows the receive no more; a message that comes for it goes to the stash,
+  // or stays in the ring.
   posted_.remove(&recv);
   if (current_.recv == &recv) current_.recv = nullptr;
   for (auto pull = pulls_.begin(); pull != pulls_.end(); ++pull) {
@@ -88,6 +90,8 @@ Status InboundLane::Progress(bool& has_moved, uint64_t& finished) {
 }
 
 void InboundLane::FailAll(const Status& why) {
+  // The stream's lock is held by everybody who calls a lane, so no thread sees a list that is half
+  // failed.
   for (RecvState* recv : posted_) recv->Finish(why);
   posted_.clear();
   for (Pull& pull : pulls_) {
@@ -144,6 +148,8 @@ Status InboundLane::TakeChunk(const Slot& slot, bool& has_taken, uint64_t& finis
     RABIT_RETURN_IF_ERROR(CheckChunk(slot, left));
   }
   if (current_.recv != nullptr) {
+    // A receive that reduces does it here, on the thread that waits, while the chunk is in its
+    // cache.
     current_.recv->Deliver(current_.received, {from, slot.chunk_bytes});
   } else if (current_.is_stashed && slot.chunk_bytes > 0) {
     std::memcpy(current_.stashed->data.get() + current_.received, from, slot.chunk_bytes);
@@ -383,6 +389,7 @@ void InboundLane::Consume(const Slot& slot) {
     // After the bytes were copied: from here on the sender may overwrite them.
     memory_.reader->bytes_consumed.store(bytes_consumed_, std::memory_order_seq_cst);
   }
+  // The slot may be overwritten as soon as the store below is seen, so `slot` is a copy.
   ++slots_consumed_;
   memory_.reader->slots_consumed.store(slots_consumed_, std::memory_order_seq_cst);
   if (memory_.sender->wants_room.load(std::memory_order_seq_cst) != 0) Ring(peer_bell_);

@@ -110,11 +110,15 @@ class ShmChannel final : public Channel {
 
 Status ShmChannel::Send(int rank, ConstBytes message) {
   Peer* const peer = Find(rank);
+  // The thread that does the engine's steps calls this and Receive; it holds the step mutex, so
+  // there is no lock here.
   if (peer == nullptr || peer->is_lost || message.size() > kChannelMessageBytesMax ||
       peer->out().reader.has_left.load() != 0) {
     return beneath_->Send(rank, message);  // or says why not
   }
   ControlRing& ring = peer->out();
+  // Messages keep their order over two ways only if the ring is used again after the reader has
+  // taken all of the detour.
   if (peer->takes_detour && ring.reader.detour_consumed.load() == peer->sent_by_detour) {
     peer->takes_detour = false;
     ring.writer.detour_from.store(0);
@@ -125,6 +129,8 @@ Status ShmChannel::Send(int rank, ConstBytes message) {
     ++peer->sent_beneath;
     return {};
   }
+  // Before the message: the reader must know, when it sees the message beneath, that it is none of
+  // the bells.
   if (!peer->takes_detour) ring.writer.detour_from.store(peer->sent_beneath + 1);
   peer->takes_detour = true;
   RABIT_RETURN_IF_ERROR(beneath_->Send(rank, message));
@@ -176,6 +182,8 @@ bool ShmChannel::SharesCore() {
   const uint32_t here = ThisCore();
   bool shares = false;
   for (const Peer& peer : peers_) {
+    // Each side writes on which core it waits: one that finds its peer on its own core sleeps, as
+    // the peer cannot run before that.
     peer.in().reader.waiter.Tell(here);
     shares = shares || peer.out().reader.waiter.Is(here);
   }
@@ -200,6 +208,7 @@ bool ShmChannel::TakeFrom(Peer& peer) {
 void ShmChannel::LookBeneath() { Handle(beneath_->Receive(Deadline{})); }
 
 void ShmChannel::Sleep(Deadline deadline) {
+  // Wake() reads it on another thread, and wakes the channel beneath only then.
   is_sleeping_.store(true);
   bool has_news = is_woken_.load();
   // Whoever writes after this sees it and sends a bell; what was written before is seen here.
@@ -229,6 +238,7 @@ void ShmChannel::Handle(Result<std::optional<ChannelMessage>> received) {
     events_.push_back({std::move(**received), {}});
     return;
   }
+  // The count of what comes beneath tells bells from messages; both sides count the same ones.
   const uint64_t number = peer->received_beneath++;
   ControlRing& ring = peer->in();
   const uint64_t detour_from = ring.writer.detour_from.load();

@@ -33,6 +33,8 @@ class ShmStream::PendingSend final : public PendingOperation {
   }
   void Cancel() override {
     std::lock_guard lock(stream_.mutex_);
+    // Under the lock no other thread copies from the buffer; after Cancel nobody does, so the
+    // caller may free it.
     if (!state.is_done) stream_.peers_[peer_index_].outbound.Cancel(state);
   }
 
@@ -52,6 +54,7 @@ class ShmStream::PendingRecv final : public PendingOperation {
   }
   void Cancel() override {
     std::lock_guard lock(stream_.mutex_);
+    // The lane holds a pointer to this state, which goes with the operation.
     if (!state.is_done) stream_.peers_[peer_index_].inbound.Cancel(state);
   }
 
@@ -65,6 +68,7 @@ class ShmStream::PendingRecv final : public PendingOperation {
 int ShmStream::AddPeer(const PeerProcess& peer, LaneMemory outbound, Doorbell& peer_bell,
                        LaneMemory inbound, LaneOptions options) {
   std::lock_guard lock(mutex_);
+  // Peers are added before any lane of the engine runs, and the list never changes after that.
   peers_.emplace_back(peer, peer_bell, OutboundLane(outbound, peer_bell, options),
                       InboundLane(inbound, peer_bell, peer, options.is_checked));
   return static_cast<int>(peers_.size()) - 1;
@@ -184,6 +188,8 @@ bool ShmStream::Advance(const State& state) {
   bool has_moved = false;
   uint64_t finished = 0;
   if (state.is_done) return true;
+  // All peers, and not only the one that is waited for: its message may be behind one that another
+  // peer has to take first.
   for (Peer& peer : peers_) AdvancePeer(peer, has_moved, finished);
   // Another thread may be asleep for what this one has finished.
   if (finished > (state.is_done ? 1u : 0u)) Ring(bell_);

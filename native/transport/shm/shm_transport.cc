@@ -35,6 +35,7 @@ class ShmTransport final : public Transport {
     }
     const auto position = [&](int rank, int without) {
       const auto found = std::find(local_ranks.begin(), local_ranks.end(), rank);
+      // An inbox has no lane for its owner, so the ranks above it stand one place lower.
       return static_cast<int>(found - local_ranks.begin()) - (rank > without ? 1 : 0);
     };
     for (ShmPeer& peer : peers) {
@@ -189,6 +190,8 @@ Result<std::unique_ptr<Transport>> ConnectShmTransport(const ConnectContext& con
   for (const int peer : peers) invited.push_back({peer, &inbox});
   RABIT_ASSIGN_OR_RETURN(std::vector<ShmPeer> connected,
                          MeetShmPeers(context, invited, "shm", ShmMeeting::kAll, agreement));
+  // Every peer has received a descriptor of its own by now; this one would only count towards the
+  // limit of open files.
   inbox.CloseFd();
   return std::unique_ptr<Transport>(std::make_unique<ShmTransport>(
       context, std::move(inbox), std::move(connected), local_ranks, options, chunk_bytes,

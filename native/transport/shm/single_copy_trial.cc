@@ -37,6 +37,8 @@ std::chrono::nanoseconds Fastest(Body body) {
 }  // namespace
 
 Result<SingleCopyTrial*> SingleCopyTrial::OfThisProcess() {
+  // One trial for the process and not for each engine: engines of one process would measure while
+  // others use the memory.
   static Mutex mutex;
   static pid_t process = 0;
   static SingleCopyTrial* trial = nullptr;
@@ -44,6 +46,8 @@ Result<SingleCopyTrial*> SingleCopyTrial::OfThisProcess() {
   if (process != getpid()) {  // A forked child has its parent's, and the parent's value.
     uint64_t value = 0;
     RABIT_RETURN_IF_ERROR(FillRandom(Bytes(reinterpret_cast<std::byte*>(&value), sizeof value)));
+    // It is never freed: peers read its memory at any time, through an address that they have
+    // heard.
     trial = new SingleCopyTrial(value);
     process = getpid();
   }
@@ -60,6 +64,8 @@ Status SingleCopyTrial::TryRead(int pid, uint64_t address, uint64_t value) const
   if (ReadMemory(pid, address, reinterpret_cast<std::byte*>(&seen), sizeof seen) != sizeof seen) {
     return Unsupported("process_vm_readv: " + ErrnoText(errno));
   }
+  // A number of a process means another process in another container, where the address may even be
+  // readable.
   if (seen == value) return Status();
   return Unsupported("process number " + std::to_string(pid) +
                      " is another process here; the ranks run in different containers");
@@ -87,6 +93,8 @@ bool SingleCopyTrial::Measure(int pid, uint64_t address) const {
     std::memcpy(to.get(), memory_.get(), kBytes);
     asm volatile("" : : "r"(to.get()) : "memory");  // or the copy is optimised away
   });
+  // A message through the ring is copied twice, in and out; a single copy has to beat both
+  // together.
   return !has_failed && read < 2 * copy;
 }
 
