@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,29 +15,54 @@ from rabit.engine.engine import Engine
 from rabit.errors import InvalidArgument, RabitError
 from rabit.ops.collectives import allgather
 from rabit.planner.document import PlanDocument, described, document_of, read_plan
+from rabit.planner.graph import Topology
 from rabit.planner.plan import Plan
 from rabit.planner.table import table_of
 from rabit.probe import Probe, probe
 
-__all__ = ["follow_plan", "host_name", "hosts_of"]
+__all__ = ["FollowedPlan", "exchanged", "follow_plan", "host_name", "hosts_of", "put_in_force", "report_probe"]
 
 _AUTO = "auto"
 
 
-def follow_plan(engine: Engine, wanted: str, host: str) -> None:
+@dataclass(frozen=True)
+class FollowedPlan:
+    """What a probe has found, and the plan that was made of it. hosts: by rank."""
+
+    hosts: list[str]
+    found: Probe
+    document: PlanDocument
+
+    @property
+    def topology(self) -> Topology:
+        return self.found.topology
+
+
+def follow_plan(engine: Engine, wanted: str, host: str) -> FollowedPlan | None:
     """Puts the plan `wanted` in force on `engine`, whose rank is on `host`: a file, or "auto", which probes.
 
-    Collective, of all ranks, before anything else is submitted; blocks until all have called it. Raises InvalidArgument
-    on every rank if one of them has no plan that can be read, or a plan of other hosts, or another plan.
+    Collective, of all ranks, before anything else is submitted; blocks until all have called it. None if nothing was
+    probed. Raises InvalidArgument on every rank if one of them has no plan that can be read, or a plan of other hosts,
+    or another plan.
     """
     began = time.perf_counter()
-    if wanted == _AUTO:
-        hosts = hosts_of(engine, host)
-        if len(set(hosts)) == 1:
-            return
-        document = _probed(engine, hosts)
-    else:
+    if wanted != _AUTO:
         document, hosts = _read(engine, wanted, host)
+        put_in_force(engine, document, hosts, wanted, began)
+        return None
+    hosts = hosts_of(engine, host)
+    if len(set(hosts)) == 1:
+        return None
+    followed = _probed(engine, hosts)
+    put_in_force(engine, followed.document, hosts, wanted, began)
+    return followed
+
+
+def put_in_force(engine: Engine, document: PlanDocument, hosts: Sequence[str], wanted: str, began: float) -> None:
+    """Has the collectives of all ranks follow `document`, and says so in the statistics; collective.
+
+    hosts: by rank. wanted: the value of RABIT_PLAN. began: when the work on the plan did, of time.perf_counter().
+    """
     document = _sized(document, engine)
     engine.set_plan(table_of(document, hosts, f"the plan {wanted}"))
     engine.reports["plan"] = {
@@ -58,7 +83,7 @@ def host_name(host_key: str) -> str:
 
 def hosts_of(engine: Engine, host: str) -> list[str]:
     """The host of each rank; collective."""
-    return [each["host"] for each in _exchange(engine, {"host": host})]
+    return [given["host"] for given in exchanged(engine, {"host": host})]
 
 
 def _sized(document: PlanDocument, engine: Engine) -> PlanDocument:
@@ -76,7 +101,7 @@ def _read(engine: Engine, path: str, host: str) -> tuple[PlanDocument, list[str]
         document = read_plan(path)
     except RabitError as caught:
         error = str(caught)
-    told = _exchange(engine, {"host": host, "error": error, "topology": document and document.topology})
+    told = exchanged(engine, {"host": host, "error": error, "topology": document and document.topology})
     for rank, each in enumerate(told):
         if each["error"]:
             raise InvalidArgument(f"on rank {rank}: {each['error']}")
@@ -90,7 +115,7 @@ def _read(engine: Engine, path: str, host: str) -> tuple[PlanDocument, list[str]
     return document, [each["host"] for each in told]
 
 
-def _probed(engine: Engine, hosts: Sequence[str]) -> PlanDocument:
+def _probed(engine: Engine, hosts: list[str]) -> FollowedPlan:
     """The plan of what a probe has found; rank 0 makes it for all."""
     found = probe(engine, hosts)
     began = time.perf_counter()
@@ -98,18 +123,24 @@ def _probed(engine: Engine, hosts: Sequence[str]) -> PlanDocument:
     if engine.rank == 0:
         plan = Plan(found.topology)
         mine = described(plan, found.pipeline_bytes)
-        _report(found, plan, time.perf_counter() - began)
+        _print_reach(found, plan, time.perf_counter() - began)
+    report_probe(engine, found)
+    return FollowedPlan(hosts, found, document_of(exchanged(engine, mine)[0]))
+
+
+def report_probe(engine: Engine, found: Probe) -> None:
+    """Shows a probe in the statistics of `engine`."""
     engine.reports["plan"] = {
+        **engine.reports.get("plan", {}),
         "probe_seconds": found.seconds,
         "probe_bytes": found.bytes_sent,
         "latency_us": found.latency_us,
-        "rates_mbit": [list(each) for each in found.rates],
+        "rates_mbit": [list(rate) for rate in found.rates],
         "network": found.topology.to_json(),
     }
-    return document_of(_exchange(engine, mine)[0])
 
 
-def _report(found: Probe, plan: Plan, planning_s: float) -> None:
+def _print_reach(found: Probe, plan: Plan, planning_s: float) -> None:
     ring, best = plan.ring(), plan.ring(plan.order)
     print(
         f"rabit: the network of {found.topology.hosts} hosts was probed in {found.seconds:.1f} s and planned in "
@@ -119,8 +150,8 @@ def _report(found: Probe, plan: Plan, planning_s: float) -> None:
     )
 
 
-def _exchange(engine: Engine, mine: dict[str, Any]) -> list[dict[str, Any]]:
-    """What every rank brings, by rank."""
+def exchanged(engine: Engine, mine: dict[str, Any]) -> list[dict[str, Any]]:
+    """What every rank brings, by rank; a rank that has joined brings nothing. Collective."""
     text = np.frombuffer((json.dumps(mine) + "\n").encode(), np.uint8)
     joined = allgather(text, name="rabit.plan.hosts", engine=engine)
     return [json.loads(line) for line in bytes(joined).decode().splitlines()]

@@ -143,10 +143,14 @@ def _follow_plan(engine: Engine) -> None:
     from rabit.planned import follow_plan, host_name  # With the operations, and NumPy.
 
     try:
-        follow_plan(engine, engine.config.plan, host_name(engine.config.host_key))
+        followed = follow_plan(engine, engine.config.plan, host_name(engine.config.host_key))
     except RabitError:
         engine.close(_STOP_S)
         raise
+    if followed is not None:
+        from rabit.replanning import PlanWatch
+
+        engine.plan_watch = PlanWatch(engine, followed)
 
 
 def _is_homogeneous(engine: Engine) -> bool:

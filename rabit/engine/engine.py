@@ -7,7 +7,7 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rabit._native import check, ffi, read_json
 from rabit.config.config import Config, process_environment
@@ -32,6 +32,12 @@ STATISTICS_SCHEMA = 1
 
 # A lost server ends an update earlier; a bound on staleness waits for a slow rank for as long.
 _UPDATE_TIMEOUT_MS = 86_400_000
+
+
+class StepWatch(Protocol):
+    """What looks at the job after each training step."""
+
+    def end_step(self) -> None: ...
 
 
 class Engine(Submission, Registry):
@@ -81,6 +87,7 @@ class Engine(Submission, Registry):
         self.refuses_join = ""  # why join() cannot be called on any rank
         self._tuner: Tuner | None = None
         self.overlap_choice: attach.Choice | None = None  # see rabit.ops.overlap_choice
+        self.plan_watch: StepWatch | None = None  # see rabit.replanning
         self.wants_stop = False  # see rabit.ops.votes
         self.stops_on_signals = False
         self.stops_at = math.inf  # before the scheduler ends the job, in seconds since the epoch
@@ -96,13 +103,16 @@ class Engine(Submission, Registry):
     def end_step(self) -> None:
         """Marks the end of a training step: framework packages call it when the optimizer has stepped.
 
-        Counts for the summary, and is where the autotuner looks at the clock.
+        Counts for the summary, and is where the autotuner looks at the clock. With RABIT_PLAN=auto the ranks compare
+        there, every few steps, whether the network has changed: all ranks call it, and it blocks while they probe.
         """
         self.steps += 1
         if self.record is not None:
             self.record.end_step()
         if self._tuner is not None:
             self._tuner.end_step()
+        if self.plan_watch is not None:
+            self.plan_watch.end_step()
 
     @property
     def tunes_overlap(self) -> bool:

@@ -12,7 +12,7 @@ def mark_step() -> None:
     """Marks the end of a training step, on every rank; optimizers and trainers of rabit do it.
 
     For loops of one's own: it counts steps for the summary, and the autotuner measures from one call
-    to the next.  Does not block.
+    to the next.  Does not block, but with RABIT_PLAN=auto: ranks that find the network slower probe it then.
     """
     current_engine().end_step()
 

@@ -80,6 +80,13 @@ class Lab:
     def address(self, rank: int) -> str:
         return f"{self.gateway.rsplit('.', 1)[0]}.{rank + 1}"
 
+    def reshape(self, rank: int, rate_bits: float, queue_s: float) -> None:
+        """Gives the link of a host that has one another rate, both ways, while a job runs."""
+        for where in ([*self.command(rank)], []):
+            device = "eth0" if where else self.port(rank)
+            _run(*where, "tc", "qdisc", "del", "dev", device, "root")
+            _shape(rate_bits, queue_s, *where, device)
+
 
 def _run(*words: str) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
