@@ -41,7 +41,7 @@ class ExchangeRates:
         """How many times as long as usual the last two windows took; 1 if no longer.
 
         sent_bytes, seconds: what all exchanges of the window carried, and for how long at least one was under way.
-        A window that exchanges other amounts than the one before, as an evaluation does, is not compared with those before.
+        A window that exchanges other amounts than the one before, as an evaluation does, is compared with none before.
         """
         if sent_bytes <= 0 or seconds <= 0 or steps <= 0:
             return 1.0
