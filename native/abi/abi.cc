@@ -119,6 +119,8 @@ Status FillRequest(const WiredEngine& wired, const rabit_request& given, Request
     }
     request.signature.codec = std::move(*spec);
   }
+  // The residual has the shape and type of the input and an address of its own; null stands for
+  // none.
   request.residual = request.input;
   request.residual.data = given.residual;
   request.seed = given.seed;
@@ -130,6 +132,8 @@ Status FillRequest(const WiredEngine& wired, const rabit_request& given, Request
 Status CopyText(const std::string& text, char* to, size_t capacity, size_t* needed) {
   *needed = text.size() + 1;
   if (to == nullptr || capacity == 0) return Status();
+  // The caller learns from `needed` that it has a part only, and asks again with more room: the
+  // text may have grown in between.
   const size_t length = std::min(text.size(), capacity - 1);
   std::memcpy(to, text.data(), length);
   to[length] = '\0';
@@ -147,6 +151,7 @@ int32_t rabit_pool_open(const char* options, rabit_pool** pool) {
   return Guard([&]() -> Status {
     RABIT_REQUIRE_POINTER(options);
     RABIT_REQUIRE_POINTER(pool);
+    // Set before anything can fail, so that a caller that ignores the code frees nothing.
     *pool = nullptr;
     RABIT_ASSIGN_OR_RETURN(const Options parsed, ParseOptions(options));
     RABIT_ASSIGN_OR_RETURN(std::shared_ptr<ConnectionPool> opened, OpenPool(parsed));
@@ -306,6 +311,8 @@ int32_t rabit_wait(rabit_engine* engine, rabit_handle handle, int64_t timeout_ms
   return Guard([&]() -> Status {
     RABIT_REQUIRE_POINTER(engine);
     Engine& waited = engine->wired->engine();
+    // Below -1 the caller comes back at once after the slice, to look for signals; see rabit_wait
+    // in the header.
     if (timeout_ms >= -1) return waited.Wait(Handle{handle}, DeadlineFor(timeout_ms));
     return waited.WaitSlice(Handle{handle}, After(std::chrono::milliseconds(-timeout_ms)));
   });
@@ -356,6 +363,7 @@ int32_t rabit_output(rabit_engine* engine, rabit_handle handle, rabit_tensor* ou
     RABIT_REQUIRE_POINTER(shape);
     RABIT_ASSIGN_OR_RETURN(const HandleOutput found,
                            engine->wired->engine().Output(Handle{handle}));
+    // The caller's array has room for 8; FillSignature refuses more, so this is a defect of ours.
     if (found.shape.size() > kDimensionsMax) return Internal("an output has over 8 dimensions");
     std::copy(found.shape.begin(), found.shape.end(), shape);
     if (splits != nullptr) {
@@ -457,6 +465,8 @@ int32_t rabit_abort(rabit_engine* engine, const char* reason, int64_t timeout_ms
   });
 }
 
+// The destructor stops the engine with a short patience; threads that do not end keep what they use
+// alive.
 void rabit_free(rabit_engine* engine) { delete engine; }
 
 int32_t rabit_serve(const char* options) {

@@ -107,6 +107,8 @@ void rabit_job::KeepNumbers(const int64_t*& values, int32_t count) {
 void rabit_job::AddOperand(void* operand) {
   if (operand == nullptr) return;
   for (void* known : operands) {
+    // The other runtime refuses an operand that is named twice, as input and output of one
+    // operation.
     if (known == operand) return;
   }
   operands.push_back(operand);
@@ -114,6 +116,7 @@ void rabit_job::AddOperand(void* operand) {
 
 void rabit_job::Keep(const rabit_request& given) {
   rabit_request request = given;
+  // A deque never moves its elements, so the pointers into it stay valid while it grows.
   names.emplace_back(given.name != nullptr ? given.name : "");
   request.name = names.back().c_str();
   KeepNumbers(request.splits, request.splits_count);
@@ -131,6 +134,7 @@ bool rabit_job::FindMemory() {
     for (rabit_tensor* tensor : {&request.input, &request.output}) {
       void* operand = tensor->data;
       if (operand == nullptr) continue;
+      // Only now, inside the other engine: before, it may not have given the tensor any memory.
       if (runtime.address(operand, &tensor->data) == 0) continue;
       const std::string text = std::string("'") + request.name +
                                "': the runtime that owns the tensor did not give its address; pass "
@@ -143,12 +147,15 @@ bool rabit_job::FindMemory() {
 }
 
 void rabit_job::Fail(int32_t code, const char* message) {
+  // Lanes of several requests may fail at once; this lock is the only one, and nothing is called
+  // under it.
   const std::lock_guard<std::mutex> lock(error_mutex);
   if (error.empty()) error = std::string(ClassOf(code)) + ": " + message;
 }
 
 // The other runtime may release the job during or after the call of the last one.
 void rabit_job::FinishOne() {
+  // The last one sees all that the others have written; the errors above need no lock from here on.
   if (unfinished.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
   for (const rabit_handle handle : handles) {
     if (handle != 0) rabit_release(engine, handle);

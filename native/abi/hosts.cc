@@ -64,6 +64,7 @@ Result<std::vector<std::string>> ReadRecords(const Options& options, const Membe
     const std::string all_key = std::to_string(options.epoch) + "/hosts";
     RABIT_ASSIGN_OR_RETURN(records,
                            CollectWords(book, key_of, all_key, ranks, options.rank, deadline));
+    // The next engine of these members asks for none of them again.
     for (const int rank : ranks) book.Learn(key_of(rank), records[static_cast<size_t>(rank)]);
     return records;
   }
@@ -88,6 +89,8 @@ Status Tell(const Options& options, const Members& members, Store& store, std::s
             const std::string& value) {
   const std::string key = members.KeyOf(static_cast<uint64_t>(options.epoch), what, options.rank);
   if (members.are_ranks()) return store.Set(key, value);
+  // Two processes with one number would overwrite each other's address, and peers would reach the
+  // wrong one.
   RABIT_ASSIGN_OR_RETURN(const std::string held, store.SetOnce(key, value));
   if (held == value) return {};
   return InvalidArgument(

@@ -44,11 +44,13 @@ class Probing {
     int messages = 1;
     RABIT_ASSIGN_OR_RETURN(double seconds, TimeRound(messages));
     const double least = std::chrono::duration<double>(probe_.least).count();
+    // Short rounds measure the clock and the wake of the receiver rather than the link.
     while (seconds < least && messages < probe_.messages_most) {
       messages *= 2;
       RABIT_ASSIGN_OR_RETURN(seconds, TimeRound(messages));
     }
     RABIT_ASSIGN_OR_RETURN(const double again, TimeRound(messages));
+    // Receivers do not know how many rounds come; zero messages end the last one.
     RABIT_RETURN_IF_ERROR(Announce(0));
     const double bytes = static_cast<double>(kMessageBytes) * messages;
     return bytes * static_cast<double>(peers_.size()) / std::max(std::min(seconds, again), 1e-9);
@@ -100,6 +102,8 @@ class Probing {
     for (int k = 0; k < messages; ++k) {
       for (size_t i = 0; i < peers_.size(); ++i) {
         const size_t slot = static_cast<size_t>(k % kInFlight) * peers_.size() + i;
+        // The slot's last message must be over, because all slots send the same memory and none may
+        // be dropped.
         RABIT_RETURN_IF_ERROR(leaving.Wait(slot, deadline_));
         leaving.Start(slot, endpoints_.Send(peers_[i], kDataTag, data_));
       }
@@ -167,6 +171,8 @@ Result<std::vector<double>> MeasureLinks(Transport& endpoints, const Places& pla
     Probing probing(endpoints, peers, probe, deadline);
     if (me == speaker) {
       if (host > 0) {
+        // One host sends at a time: two at once would share the link of a receiver, and each would
+        // find it half as fast.
         RABIT_RETURN_IF_ERROR(store.Get(key_of(std::to_string(host - 1)), deadline).status());
       }
       RABIT_ASSIGN_OR_RETURN(const double rate, probing.Send());
@@ -186,6 +192,8 @@ Result<std::vector<double>> MeasureLinks(Transport& endpoints, const Places& pla
       rates.push_back(static_cast<double>(std::max<int64_t>(rate, 1)));
     }
     if (rates.empty()) rates.push_back(1);
+    // All processes read the rounded numbers from this record: shares that differ in the last bit
+    // would cut tensors differently.
     RABIT_RETURN_IF_ERROR(store.Set(key_of("all"), RecordOfRates(rates)));
   }
   RABIT_ASSIGN_OR_RETURN(const std::string record, store.Get(key_of("all"), deadline));

@@ -27,6 +27,7 @@ Result<std::string> Verdict(const Options& options, Store& store, const std::str
     if (rank > 0) {
       RABIT_ASSIGN_OR_RETURN(told, store.Get(key + std::to_string(rank), deadline));
     }
+    // The first rank that has none decides; the words of later ranks are not waited for.
     if (told.starts_with('!')) return "!on rank " + std::to_string(rank) + ": " + told.substr(1);
     if (told != first) {
       return "!rank 0 has NCCL " + first.substr(1) + " and rank " + std::to_string(rank) + " has " +

@@ -146,6 +146,8 @@ Result<Places> ReadPlaces(int64_t epoch, int workers, int servers, StartWatch& w
           .WithCulprit(process);
     }
     const auto next = static_cast<int>(numbers.size());
+    // Hosts are numbered by first appearance among the same records, so all processes number them
+    // alike.
     const int host = numbers.emplace(record.substr(space + 1), next).first->second;
     places.host_of.push_back(host);
     if (host == next) places.bandwidth_of.push_back(bandwidth);
@@ -179,6 +181,7 @@ Result<std::vector<int32_t>> LivingServers(const Options& options, StartWatch& w
     const Result<std::string> end =
         watch.Get(std::string(kEndedKey) + std::to_string(server), Deadline{});
     if (!end.ok() && end.status().code() != Code::kTimedOut) return end.status();
+    // The will of a server's store connection has come true: the process has ended, however it did.
     if (end.ok()) ended = server;
     if (!end.ok()) living.push_back(server);
   }
@@ -205,6 +208,7 @@ Result<ServedJob> AgreeOnServers(const Options& options, StartWatch& watch, Dead
     job.takes_updates = options.ps_async ? 1 : 0;
     job.replicas = std::min(options.server_replicas, job.count());
     job.measures_links = options.measure_links ? 1 : 0;
+    // First the servers and then the workers, who wait for the servers next.
     RABIT_RETURN_IF_ERROR(watch.Set(kJobKey, ToRecord(job)));
     RABIT_RETURN_IF_ERROR(watch.Set(key, ToRecord(job)));
   }
@@ -303,6 +307,7 @@ Status ServeJob(const Options& options, const ServedJob& job, const Secret& secr
   const Deadline deadline = After(std::chrono::milliseconds(options.connect_timeout_ms));
   StartWatch watch(*store, job.epoch, job.workers + options.rank, ServerText(options.rank));
   RABIT_RETURN_IF_ERROR(watch.Join(deadline));
+  // A port of its own for each job: the ranks of the last one may still hold theirs open.
   Result<std::unique_ptr<Listener>> listener =
       Listener::Open(ListenAddress(options.bind_address), secret, static_cast<uint64_t>(job.epoch),
                      job.PlaceOf(options.rank));
@@ -337,6 +342,8 @@ class RunningJob {
       : thread_([this, &options, job, secret, &log] {
           const Status end = ServeJob(options, job, secret, log);
           if (!IsEndOfJob(end, job)) log.Error(ServerText(options.rank) + ": " + end.message());
+          // The thread touches nothing of this object behind it; the destructor joins it in any
+          // case.
           has_ended_.store(true);
         }) {}
   ~RunningJob() { thread_.join(); }
@@ -402,7 +409,11 @@ Status ServeJobs(const Options& options) {
   uint64_t seen = 0;
   for (;;) {
     Result<Versioned> next = store->Watch(kJobKey, seen, After(kJobWait));
+    // A job's destructor joins its thread, so only those that have ended are dropped here: the next
+    // job must not wait for the last one.
     std::erase_if(running, [](const auto& job) { return job->has_ended(); });
+    // The wait has a deadline so that ended jobs are dropped now and then; a launcher that has gone
+    // shows as another error.
     if (!next.ok() && next.status().code() == Code::kTimedOut) continue;
     if (!next.ok()) {
       log.Info(ServerText(options.rank) + " ends: " + next.status().message());

@@ -68,6 +68,7 @@ class WiredEngineImplementation final : public WiredEngine {
 
   Engine& engine() override { return *engine_; }
   Status Stop(Deadline deadline) override {
+    // The engine's own lock makes a second Stop wait for the first one and return the same.
     Status status = engine_->Stop(deadline);
     // A thread that does not end may use the connections still.
     if (engine_->HasEnded()) ground_->Leave();
@@ -80,7 +81,10 @@ class WiredEngineImplementation final : public WiredEngine {
     RABIT_ASSIGN_OR_RETURN(const std::unique_ptr<Codec> codec, MakeCodec(spec));
     MutexLock lock(codecs_mutex_);
     const auto next = static_cast<int32_t>(codec_specs_.size());
+    // Two spellings of one codec get one number: the spec is the normal form, and ranks compare it
+    // as text.
     const auto [found, is_new] = codec_numbers_.emplace(codec->spec(), next);
+    // The view is of a key of the map, which does not move; entries are never erased.
     if (is_new) codec_specs_.push_back(found->first);
     return found->second;
   }
@@ -145,6 +149,8 @@ LaneClassOptions LaneClassesFrom(const Options& options, std::vector<std::string
   }
   classes.names = std::move(backends);
   classes.lanes_started = options.started_lanes();
+  // The router outlives the scheduler: both belong to the engine's parts.  It is a pure function of
+  // agreed values, so every rank finds the same class.
   classes.class_of = [&router](const ScheduledTensor& tensor, int64_t bytes) {
     return router.BackendOf(tensor, bytes, tensor.is_of_all);
   };
@@ -165,6 +171,7 @@ std::unique_ptr<Controller> MakeJobController(const Options& options, const Rank
   controller.stall_warning_ms =
       options.stall_warning_ms > 0 ? options.stall_warning_ms : int64_t{3'600'000};
   controller.stall_abort_ms = options.stall_abort_ms;
+  // Without a limit nobody waits for credit, and an agreement that says nothing else is saved.
   controller.announces_credit = options.credit_bytes > 0;
   if (channel == nullptr) return MakeLocalController(controller, kSteadyClock);
   return MakeController(std::move(channel), tree, controller, kSteadyClock);
@@ -280,9 +287,12 @@ Result<std::string> RouteTable(const Options& options, const Connections& connec
       RABIT_RETURN_IF_ERROR(connections.watch->Set(key, told));
     } else {
       const Deadline deadline = After(std::chrono::milliseconds(options.connect_timeout_ms));
+      // The watch ends this wait with the cause if another rank fails meanwhile.
       RABIT_ASSIGN_OR_RETURN(told, connections.watch->Get(key, deadline));
     }
   }
+  // The first character tells rules from an error: every rank must fail with rank 0, and not wait
+  // for it.
   if (!told.starts_with('=')) return InvalidArgument(told.substr(1));
   return told.substr(1);
 }
@@ -300,6 +310,8 @@ void AddNccl(const Options& options, const Topology& topology, std::unique_ptr<B
   // What MPI's messages cost is not measured.
   const LinkModel link = is_over_mpi ? LinkModel{} : router.links.slowest;
   made.backends.push_back(std::move(nccl));
+  // The hierarchy refers to two backends of the same list, whose objects do not move when the list
+  // grows.
   Backend& inside = *made.backends.back();
   made.backends.push_back(std::make_unique<HierarchicalBackend>(
       "nccl.hierarchical",
@@ -312,6 +324,8 @@ Result<Executors> MakeExecutors(const Options& options, const Connections& conne
   RABIT_ASSIGN_OR_RETURN(made.names, BackendNames(options));
   WiredNccl nccl;
   if (made.names.back() == "nccl") {
+    // All ranks have the same verdict about NCCL; one that left it out alone would number its
+    // backends differently.
     RABIT_ASSIGN_OR_RETURN(nccl, WireNccl(options, connections));
     if (nccl.backend == nullptr) {
       Logger(options.shown_from())
@@ -393,6 +407,8 @@ Result<std::unique_ptr<WiredEngine>> StartOn(std::shared_ptr<Connections> ground
   const std::vector<int>& host_of = connections.topology.host_of;
   parts.local_rank = static_cast<int>(std::count(host_of.begin(), host_of.begin() + options.rank,
                                                  host_of[static_cast<size_t>(options.rank)]));
+  // The connections must outlive the engine's threads, also one that is left behind; so the parts
+  // hold them as well.
   parts.ground = ground;
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Start(std::move(parts)));
   return std::unique_ptr<WiredEngine>(std::make_unique<WiredEngineImplementation>(
@@ -405,6 +421,7 @@ Result<std::unique_ptr<WiredEngine>> StartConnected(const Options& options,
   const auto ground = std::make_shared<Connections>(std::move(connections));
   Result<std::unique_ptr<WiredEngine>> started = StartOn(ground, options);
   if (started.ok() || ground->watch == nullptr) return started;
+  // The others are still starting and would wait for this rank until their deadline.
   return ground->watch->Fail(started.status());
 }
 
@@ -423,6 +440,7 @@ Result<std::unique_ptr<WiredEngine>> StartEngineOver(std::shared_ptr<ConnectionP
                            options.members + " of epoch " + std::to_string(options.epoch) +
                            ": this process was left out, and starts no engine with them");
   }
+  // The place in the list is the rank: every member gets the same list, and so the same numbers.
   options.rank = static_cast<int32_t>(mine - members.begin());
   options.size = static_cast<int32_t>(members.size());
   return StartConnected(options, std::move(pool));

@@ -17,6 +17,7 @@ Result<Poller> Poller::Open() {
     return ResourceExhausted("cannot make an epoll or eventfd descriptor: " + ErrnoText(errno) +
                              "; raise the limit of open files (ulimit -n)");
   }
+  // The thread that waits sleeps in one place only; whoever wants it writes to this descriptor.
   RABIT_RETURN_IF_ERROR(poller.Add(poller.wake_.get(), kWakeKey, true, false));
   return poller;
 }
@@ -33,6 +34,7 @@ void Poller::Remove(int fd) { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullp
 
 Status Poller::Control(int operation, int fd, uint64_t key, bool wants_read, bool wants_write) {
   epoll_event event{};
+  // Level-triggered: what a reader leaves in the socket makes the next Wait return again.
   event.events = (wants_read ? EPOLLIN | EPOLLRDHUP : 0u) | (wants_write ? EPOLLOUT : 0u);
   event.data.u64 = key;
   if (::epoll_ctl(epoll_.get(), operation, fd, &event) == 0) return {};
@@ -48,10 +50,13 @@ std::span<const Poller::Event> Poller::Wait(Deadline deadline) {
     const epoll_event& event = raw_[static_cast<size_t>(i)];
     if (event.data.u64 == kWakeKey) {
       uint64_t wakes = 0;
+      // One read takes all wakes so far; without it every later Wait would return at once.
       [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &wakes, sizeof wakes);
       continue;
     }
     events_[count++] = {event.data.u64,
+                        // An error or an end counts as readable: the read that follows says what it
+                        // is.
                         (event.events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0,
                         (event.events & EPOLLOUT) != 0};
   }

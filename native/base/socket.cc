@@ -125,6 +125,8 @@ int PollTimeoutMs(Deadline deadline) {
   if (left <= std::chrono::nanoseconds(0)) return 0;
   constexpr int64_t kDayMs = 86'400'000;
   const int64_t ms = std::chrono::duration_cast<std::chrono::milliseconds>(left).count();
+  // Rounded up: rounded down, the last fraction of a millisecond would be spent in a loop of calls
+  // that return at once.
   return static_cast<int>(std::min(ms, kDayMs - 1)) + 1;
 }
 
@@ -159,6 +161,8 @@ Result<std::vector<SocketAddress>> Resolve(std::string_view address) {
   addrinfo* found = nullptr;
   hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
   int failure = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
+  // Numbers first: a name server that does not answer would hold up even an address that needs
+  // none.
   if (failure == EAI_NONAME) {
     hints.ai_flags = AI_NUMERICSERV;
     failure = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
@@ -187,8 +191,11 @@ Result<UniqueFd> Listen(const SocketAddress& address, int backlog) {
     return SystemError("cannot make a socket for " + address.ToString(), errno,
                        "raise the limit of open files or use another address family");
   }
+  // Connections of an ended job may linger at the port for a minute; the next job must not wait for
+  // that.
   RABIT_RETURN_IF_ERROR(SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR"));
   if (address.family() == AF_INET6) {
+    // Two listeners, one for each family, may then have the same port.
     RABIT_RETURN_IF_ERROR(SetOption(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1, "IPV6_V6ONLY"));
   }
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.bytes) != 0 ||
@@ -228,6 +235,8 @@ Result<UniqueFd> Connect(const SocketAddress& address, Deadline deadline, bool* 
   }
   const auto* name = reinterpret_cast<const sockaddr*>(&address.storage);
   if (::connect(fd.get(), name, address.bytes) == 0) return fd;
+  // Interrupted, the connection goes on being made in the kernel, like one that was not finished at
+  // once.
   if (errno != EINPROGRESS && errno != EINTR) {
     if (is_refused != nullptr) *is_refused = errno == ECONNREFUSED;
     return ConnectError(address, errno);
@@ -239,6 +248,7 @@ Result<UniqueFd> Connect(const SocketAddress& address, Deadline deadline, bool* 
   }
   int error_number = 0;
   socklen_t bytes = sizeof error_number;
+  // Writable says only that the attempt is over; this says how it ended.
   ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error_number, &bytes);
   if (is_refused != nullptr) *is_refused = error_number == ECONNREFUSED;
   if (error_number != 0) return ConnectError(address, error_number);
@@ -247,6 +257,7 @@ Result<UniqueFd> Connect(const SocketAddress& address, Deadline deadline, bool* 
 
 Status ReadFull(int fd, Bytes buffer, Deadline deadline) {
   while (!buffer.empty()) {
+    // The socket itself may be a blocking one, and the deadline must hold all the same.
     const ssize_t got = ::recv(fd, buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (got > 0) {
       buffer = buffer.subspan(static_cast<size_t>(got));
@@ -263,6 +274,7 @@ Status ReadFull(int fd, Bytes buffer, Deadline deadline) {
 
 Status WriteFull(int fd, ConstBytes buffer, Deadline deadline) {
   while (!buffer.empty()) {
+    // Without MSG_NOSIGNAL a peer that has gone would end the user's process by SIGPIPE.
     const ssize_t put = ::send(fd, buffer.data(), buffer.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (put >= 0) {
       buffer = buffer.subspan(static_cast<size_t>(put));
@@ -308,6 +320,8 @@ Status SetNoDelay(int fd) {
 Status SetPeerTimeout(int fd, std::chrono::milliseconds silence) {
   if (!IsTcp(fd)) return {};
   const int ms = static_cast<int>(std::clamp<int64_t>(silence.count(), 1'000, 3'600'000));
+  // Three probes have to fit in, and an acknowledgement that is lost once must not end the
+  // connection.
   const int probe_seconds = std::max(1, ms / 4000);
   RABIT_RETURN_IF_ERROR(SetOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE"));
   RABIT_RETURN_IF_ERROR(SetOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, probe_seconds, "TCP_KEEPIDLE"));

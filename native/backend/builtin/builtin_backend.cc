@@ -116,6 +116,8 @@ Status BuiltinBackend::MeasureLinks(std::chrono::microseconds budget, Deadline d
                                        {budget / share, topology_.CoresAt(me).ranks_per_core()}));
     return Status();
   };
+  // Every rank takes the same branch, as the topology is the same: ranks that measured in different
+  // groups would wait for each other.
   if (!HasHierarchy(topology_, all)) return measure(all, links_.slowest, 1);
   LinkModel local;
   RABIT_RETURN_IF_ERROR(measure(neighbours, local, 2));
@@ -147,6 +149,8 @@ Status BuiltinBackend::Run(const LaneContext& lane, Kind kind, size_t bytes,
                            " on lane " + std::to_string(lane.lane) +
                            ": this rank is no member, or the lane is not 0 to 255");
   }
+  // A lane makes one call at a time, so its scratch needs no lock; ordered calls have a lane of
+  // their own.
   Scratch& scratch = scratch_[static_cast<size_t>(lane.lane)];
   if (lane.group.size() == 1) {
     LonelyTransport lonely;
@@ -157,6 +161,8 @@ Status BuiltinBackend::Run(const LaneContext& lane, Kind kind, size_t bytes,
                     " ranks in a job without a transport");
   }
   GroupTransport members(*transport_, lane.group);
+  // The stream of this lane has one user at a time, so what is said here holds for the waits of
+  // this call.
   transport_->SetWaiter(lane.lane, lane.waiter, bytes);
   return body({members, lane.tag, lane.deadline, scratch});
 }
@@ -181,6 +187,7 @@ Operation BuiltinBackend::Allreduce(const LaneContext& lane, const TensorView& i
   std::optional<Group> ordered;
   if (algorithm->name == "ring" && lane.group.plan != nullptr) ordered = OnRing(lane.group);
   const Group& group = ordered.has_value() ? *ordered : lane.group;
+  // `ordered` stays alive on this stack until the blocking call below has returned.
   const LaneContext placed{lane.lane,      lane.tag,   lane.deadline, group, lane.waiter,
                            lane.algorithm, lane.place, lane.epilogue};
   return Run(placed, Kind::kAllreduce, in_out.bytes(), [&](const CollectiveCall& call) {
@@ -298,6 +305,7 @@ void BuiltinBackend::Abort(Status why) {
     failure_ = why;
     has_failed_.store(true, std::memory_order_release);
   }
+  // Without the lock: Abort wakes lanes, whose next act is to ask for the failure.
   if (transport_ != nullptr) transport_->Abort(std::move(why));
 }
 

@@ -43,6 +43,8 @@ Status ParameterStore::Update(const PushHeader& header, int64_t begin, Bytes val
     std::copy(values.begin(), values.end(), mine);
     kept.filled = begin + count;
   }
+  // Under the same lock as the update: the worker gets the value that its own update has made, with
+  // no later one in it.
   std::copy_n(mine, values.size(), values.begin());
   return Status();
 }

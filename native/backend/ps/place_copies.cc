@@ -39,6 +39,7 @@ Status PlaceCopies::Follow(const Chunk& apply) {
     sources.back()->rank = crew_.chain[i];
   }
   for (;;) {
+    // Null: all servers before this one are lost, and the place is its own from here on.
     RABIT_ASSIGN_OR_RETURN(Source* const source, NextCopy(sources));
     if (source == nullptr) return Status();
     const Status taken = Take(*source, apply);
@@ -58,6 +59,7 @@ Result<PlaceCopies::Source*> PlaceCopies::NextCopy(std::vector<std::unique_ptr<S
       const auto wait = [&](Deadline deadline) { return source.copy->Wait(deadline); };
       const Status come = is_alone ? WaitWhileAlive(wait)
                                    : wait(After(i == 0 ? kLookBeforeEvery : kLookBeforeEvery * 0));
+      // The receive stays posted; the next look waits for the same one.
       if (come.code() == Code::kTimedOut) continue;
       // The next copy is likely to come from the same one.
       std::rotate(sources.begin(), sources.begin() + static_cast<ptrdiff_t>(i),
@@ -73,6 +75,7 @@ Result<PlaceCopies::Source*> PlaceCopies::NextCopy(std::vector<std::unique_ptr<S
 }
 
 void PlaceCopies::Inherit(Source& source) {
+  // The copies that reach furthest count: a lost server may have been bypassed before its end.
   if (kept_.next() < source.kept.next()) kept_ = std::move(source.kept);
 }
 
@@ -94,6 +97,8 @@ Status PlaceCopies::Take(Source& source, const Chunk& apply) {
     std::vector<std::byte> changed = incoming_;  // what was pushed is kept as it is
     RABIT_RETURN_IF_ERROR(apply(placed, changed));
   }
+  // Kept before it is acknowledged: the giver answers the workers as soon as it has the
+  // acknowledgement.
   source.kept.Keep(placed, incoming_);
   const PushPositionBytes ack = Encode(placed.at);
   Operation answer = endpoints_.Send(rank, crew_.CopyTagOf(PlaceStep::kCopyAck), ack);
@@ -183,6 +188,7 @@ Status PlaceCopies::Give(size_t member, const PushPosition& from, const Chunk& r
 
 Status PlaceCopies::Keep(const PlacedPush& placed, ConstBytes bytes) {
   const size_t slot = kept_.next_slot(), members = crew_.members.size();
+  // The slot's old sum may still be on its way to the server behind; it is overwritten next.
   RABIT_RETURN_IF_ERROR(WaitSlot(slot));
   for (size_t i = 0; i < members; ++i) {
     RABIT_RETURN_IF_ERROR(WaitWhileAlive(
@@ -217,6 +223,7 @@ void PlaceCopies::StandBefore(size_t behind) {
   behind_ = behind;
   living_.reset();
   for (size_t i = 0; i < KeptSums::kMost * kParts; ++i) copying_.Start(i, Status());
+  // The new server behind has none of them, so it gets all that a worker could still ask for.
   for (size_t i = 0; has_next() && i < kept_.size(); ++i) StartCopy(kept_.SlotOf(i));
 }
 

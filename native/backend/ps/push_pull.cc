@@ -62,6 +62,8 @@ PushPull::PushPull(const PushPullArgs& args, std::span<const Slice> slices, Blam
       part.place = -1;
     } else {
       part.rank = args.first_server + RouteOf(part).holder;
+      // Several places may be held by one server after a loss; the place in the tag keeps their
+      // messages apart.
       tag = PushTag(args.tag, part.place);
     }
     const int64_t chunk_count =
@@ -83,6 +85,7 @@ PushPull::PushPull(const PushPullArgs& args, std::span<const Slice> slices, Blam
 Status PushPull::Run() {
   if (mine_.has_value()) {
     const size_t each = mine_->Chunk(0).size() * static_cast<size_t>(kPsChunksInFlight);
+    // Scratch of the lane: a call of the same lane comes only after this one is over.
     RABIT_ASSIGN_OR_RETURN(pushed_, args_.scratch.Get(each * args_.members.size()));
   }
   RABIT_RETURN_IF_ERROR(MeetHolders());
@@ -146,6 +149,8 @@ void PushPull::PushAndPull(int64_t k) {
 void PushPull::StartChunk(size_t i, int64_t k) {
   const Part& part = parts_[i];
   const size_t slot = SlotOf(k, i, parts_.size());
+  // The receive is posted before the push, or an answer that is fast would be kept aside and
+  // copied.
   pulls_.Start(slot, args_.endpoints.Recv(part.rank, part.header.tag + 1, part.Chunk(k)));
   if (k < part.first_push) {
     pushes_.Start(slot, Status());

@@ -47,6 +47,7 @@ Status SummationLoop::Run() {
       const Status combined = Combine(placed, bytes);
       return IsRefused(combined) ? Status() : combined;
     };
+    // This blocks for as long as a server before this one lives, which is mostly the whole job.
     RABIT_RETURN_IF_ERROR(copies_->Follow(note));
     const auto redo = [this](const PlacedPush& placed, Bytes bytes) {
       if (placed.header.mode == PushMode::kClock) return Combine(placed, bytes);
@@ -75,12 +76,14 @@ Result<PushHeader> SummationLoop::NextHeader() {
       const Status come = receive.Wait(After(kLookBehindEvery));
       if (come.ok()) break;
       if (come.code() != Code::kTimedOut) return come;
+      // While nothing is pushed this thread alone could find that the server behind is lost.
       RABIT_RETURN_IF_ERROR(copies_->LookBehind());
     }
   }
   RABIT_RETURN_IF_ERROR(WaitWhileAlive(receive));
   RABIT_ASSIGN_OR_RETURN(const PushHeader header,
                          DecodePushHeader(bytes, static_cast<int>(crew_.members.size())));
+  // A tag of another stream would take the messages of the thread that serves it.
   if (StreamOf(header.tag) != crew_.stream) {
     return Internal("rank " + std::to_string(crew_.members.front()) + " announced tag " +
                     std::to_string(header.tag) + " on stream " + std::to_string(crew_.stream) +

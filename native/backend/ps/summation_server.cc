@@ -34,6 +34,7 @@ SummationServer::SummationServer(std::unique_ptr<Transport> endpoints, int worke
 
 Status SummationServer::Serve() {
   Fail(ServeAll());
+  // Fail has aborted the transport, so every loop comes back with that error.
   for (Worker& loop : loops_) loop.thread.join();
   MutexLock lock(mutex_);
   return failure_;
@@ -76,10 +77,13 @@ Status SummationServer::StartLoop(const PlaceCrew& crew) {
   const auto has_ended = std::make_shared<std::atomic<bool>>(false);
   const auto run = [this, crew, has_ended] {
     ::pthread_setname_np(::pthread_self(), "rabit-sum");
+    // The loops of several streams share the store of a place, which has a lock of its own.
     ParameterStore& store = *parameters_[static_cast<size_t>(crew.place)];
     const Status end =
         SummationLoop(*endpoints_, crew, bytes_summed_, store, adder_, silence_).Run();
     if (!end.ok()) Fail(end);
+    // The flag is shared with the thread and not a member: loops_ moves its elements while threads
+    // run.
     has_ended->store(true);
   };
   loops_.emplace_back();
