@@ -32,6 +32,8 @@ Features Ask() {
     found.leaf7_ebx = ebx;
     found.leaf7_ecx = ecx;
   }
+  // A processor may have registers that this kernel does not save: their content would be lost at a
+  // change of thread.
   if (found.Has1(bit_OSXSAVE)) {
     uint32_t low = 0, high = 0;
     __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));

@@ -18,6 +18,8 @@ Result<DynamicLibrary> DynamicLibrary::OpenWith(int flags, std::span<const std::
                                                 std::string_view advice) {
   std::string reasons;
   for (const std::string& name : names) {
+    // It clears the message of an earlier failure of this thread, which would be reported for this
+    // one.
     ::dlerror();
     if (void* handle = ::dlopen(name.c_str(), flags); handle != nullptr) {
       return DynamicLibrary(handle, name);

@@ -34,6 +34,8 @@ Digest HmacSha256Of(ConstBytes key, ConstBytes message) {
 
 bool EqualInConstantTime(ConstBytes a, ConstBytes b) {
   if (a.size() != b.size()) return false;
+  // volatile, so that the compiler may not leave the loop at the first difference, whose place a
+  // stranger could measure.
   volatile unsigned difference = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     difference = difference | std::to_integer<unsigned>(a[i] ^ b[i]);

@@ -34,6 +34,8 @@ Logger::Logger(LogLevel level, int rank, Sink sink)
 void Logger::Write(LogLevel level, std::string_view text) const {
   if (!IsEnabled(level) || level == LogLevel::kOff) return;
   std::string line = prefix_;
+  // Names of tensors come from the program and from other ranks, and may hold control characters of
+  // a terminal.
   line.append(Name(level)).append(": ").append(Printable(text));
   if (sink_) {
     sink_(level, line);
@@ -49,6 +51,8 @@ bool RateLimit::Allow(uint64_t* suppressed) {
                           std::chrono::steady_clock::now().time_since_epoch())
                           .count();
   int64_t next = next_ns_.load(std::memory_order_relaxed);
+  // Of several threads that find the time over, one wins the exchange and writes; the others count
+  // as suppressed.
   if (now < next || !next_ns_.compare_exchange_strong(next, now + interval_.count())) {
     suppressed_.fetch_add(1, std::memory_order_relaxed);
     return false;

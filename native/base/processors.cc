@@ -30,6 +30,8 @@ bool ReadRanges(std::string_view& text, Processors& processors) {
     if (!ReadNumber(text, first)) return false;
     int last = first;
     if (Skip(text, '-') && !ReadNumber(text, last)) return false;
+    // The text comes from another rank: without an order and a bound it could make this rank
+    // allocate without end.
     const bool ascends = processors.empty() || first > processors.back();
     if (first < 0 || last < first || last >= kProcessorsMax || !ascends) return false;
     for (int each = first; each <= last; ++each) processors.push_back(each);
@@ -67,6 +69,8 @@ class Matching {
       const auto at = static_cast<size_t>(each);
       if (tried[at] || owner_[at] == rank) continue;
       tried[at] = true;
+      // The owner moves to another processor if it can; `tried` keeps the search from going in a
+      // circle.
       if (!Find(owner_[at], tried)) continue;
       owner_[at] = rank;
       return true;

@@ -27,6 +27,8 @@ void StreamedCopy(std::byte* to, ConstBytes from) {
     }
   }
   std::memcpy(to + at, from.data() + at, from.size() - at);
+  // Streamed writes are ordered weakly: without the fence a reader could see the stamp of a slot
+  // before its data.
   _mm_sfence();
 }
 

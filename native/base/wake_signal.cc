@@ -11,6 +11,7 @@
 namespace rabit {
 
 void WakeSignal::WakeSleepers() {
+  // All sleepers, because their conditions differ; each looks at its own.
   ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&epoch_), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr,
             nullptr, 0);
 }
@@ -18,6 +19,8 @@ void WakeSignal::WakeSleepers() {
 bool WakeSignal::Sleep(uint32_t seen_epoch, Deadline deadline) {
   const auto left = deadline - std::chrono::steady_clock::now();
   if (left <= std::chrono::nanoseconds(0)) return false;
+  // A deadline that stands for "no end" does not fit into the kernel's time; the caller comes back
+  // and sleeps again.
   const auto capped = std::min<std::chrono::nanoseconds>(left, std::chrono::hours(1));
   timespec timeout{};
   timeout.tv_sec = static_cast<time_t>(capped.count() / 1'000'000'000);

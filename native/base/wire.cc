@@ -42,6 +42,8 @@ ConstBytes WireReader::Blob(size_t bytes_max) {
 size_t WireReader::Count(size_t element_bytes_min) {
   RABIT_CHECK(element_bytes_min > 0, "an element takes at least one byte");
   const size_t elements = U32();
+  // The count decides how much is allocated, so it is compared with what the message can hold
+  // before anything is.
   if (elements > rest_.size() / element_bytes_min) {
     Fail();
     return 0;
@@ -50,6 +52,7 @@ size_t WireReader::Count(size_t element_bytes_min) {
 }
 
 Status WireReader::Finish(std::string_view what) const {
+  // A reader goes on after its first failure and gives zeros, so that decoders need one look, here.
   if (has_failed_) {
     return Internal(std::string(what) + " is malformed: it ends early or holds a length that " +
                     "does not fit; run the same version of rabit on every rank");

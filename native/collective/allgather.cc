@@ -29,9 +29,13 @@ Status GatherDirectly(const CollectiveCall& call, ConstBytes mine, Bytes all,
     const size_t peer = static_cast<size_t>(Previous(call.rank(), step, size));
     const Range part{offsets[peer], offsets[peer + 1]};
     if (part.empty()) continue;
+    // All receives are posted before the first send: a message that finds its receive goes straight
+    // to its place.
     receives.Start(peer, call.transport.Recv(static_cast<int>(peer), call.tag, Slice(all, part)));
   }
   for (int step = 1; step < size && !mine.empty(); ++step) {
+    // Each rank begins with its next neighbour, so that no rank gets the messages of all at the
+    // same time.
     const int peer = Next(call.rank(), step, size);
     sends.Start(static_cast<size_t>(peer), call.transport.Send(peer, call.tag, mine));
   }
@@ -68,6 +72,8 @@ Status GatherAroundRing(const CollectiveCall& call, Bytes all, std::span<const i
   }
   for (size_t i = 0; i < outgoing.size(); ++i) {
     if (i >= own_chunks) {
+      // What goes on must have come: the order of the incoming chunks is that of the outgoing ones
+      // behind the own.
       RABIT_RETURN_IF_ERROR(receives.Wait(i - own_chunks, call.deadline));
     }
     sends.Start(i, call.transport.Send(right, call.tag, Slice(all, outgoing[i])));
@@ -82,6 +88,7 @@ Status Allgather(const CollectiveCall& call, ConstBytes mine, Bytes all,
                  std::span<const int64_t> part_bytes, AllgatherAlgorithm algorithm) {
   const std::vector<int64_t> offsets = OffsetsOf(part_bytes);
   std::byte* own = all.data() + offsets[static_cast<size_t>(call.rank())];
+  // memmove, because `mine` may overlap its place in `all` without being it.
   if (!mine.empty() && mine.data() != own) std::memmove(own, mine.data(), mine.size());
   if (call.size() == 1) return Status();
   if (algorithm == AllgatherAlgorithm::kRing) return GatherAroundRing(call, all, offsets);

@@ -48,12 +48,16 @@ const AllreduceAlgorithm* FindAllreduceAlgorithm(std::string_view name) {
 }
 
 bool WantsRankOrder(DType dtype, ReduceOp op) {
+  // Such types are rounded at each addition, so the order of the ranks is what makes the result
+  // equal on all.
   const bool is_narrow = WideOf(dtype) != dtype;
   return is_narrow && (IsFloat(dtype) || op == ReduceOp::kAverage);
 }
 
 const AllreduceAlgorithm& ChooseAllreduceAlgorithm(const LinkModel& link, int size, int64_t bytes,
                                                    bool is_rank_ordered) {
+  // Every rank computes this from the same numbers and finds the same row; a comparison of measured
+  // times must not enter here.
   const AllreduceAlgorithm* best = &kAlgorithms[0];
   if (size < 2) return *best;
   for (const AllreduceAlgorithm& algorithm : kAlgorithms) {

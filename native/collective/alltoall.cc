@@ -78,6 +78,8 @@ Status Alltoall(const CollectiveCall& call, ConstBytes in, std::span<const int64
     const int to = Next(call.rank(), step, size);
     const auto slot = static_cast<size_t>(piece % pacing.in_flight);
     if (const Bytes part = PieceOf(incoming(from), piece_bytes, round); !part.empty()) {
+      // A slot is used again only after both of its operations are over, which the loop below waits
+      // for.
       receives.Start(slot, call.transport.Recv(from, call.tag, part));
     }
     if (const ConstBytes part = PieceOf(outgoing(to), piece_bytes, round); !part.empty()) {
@@ -87,6 +89,8 @@ Status Alltoall(const CollectiveCall& call, ConstBytes in, std::span<const int64
   for (int64_t piece = 0; piece < pacing.in_flight; ++piece) start(piece);
   for (int64_t piece = 0; piece < pieces; ++piece) {
     const auto slot = static_cast<size_t>(piece % pacing.in_flight);
+    // In the order in which they were started: pieces of one peer arrive in that order, and others
+    // may be ahead meanwhile.
     RABIT_RETURN_IF_ERROR(receives.Wait(slot, call.deadline));
     RABIT_RETURN_IF_ERROR(sends.Wait(slot, call.deadline));
     start(piece + pacing.in_flight);

@@ -18,6 +18,7 @@ Status BroadcastBinomial(const CollectiveCall& call, Bytes buffer, int root) {
   if (relative != 0) {
     reach = relative & -relative;
     const int parent = Next(relative - reach, root, size);
+    // A rank with a parent has nothing to send before this, and so needs no overlap.
     RABIT_RETURN_IF_ERROR(call.transport.Recv(parent, call.tag, buffer).Wait(call.deadline));
   }
   OperationSlots sends(32);
@@ -25,6 +26,7 @@ Status BroadcastBinomial(const CollectiveCall& call, Bytes buffer, int root) {
   for (int distance = reach / 2; distance >= 1; distance /= 2) {
     if (relative + distance >= size) continue;
     const int child = Next(relative + distance, root, size);
+    // The farthest child comes first: it has the most ranks behind it.
     sends.Start(started++, call.transport.Send(child, call.tag, buffer));
   }
   return sends.WaitAll(call.deadline);

@@ -10,6 +10,7 @@ Status Gather(const CollectiveCall& call, ConstBytes mine, Bytes all,
               std::span<const int64_t> part_bytes, int root) {
   if (call.rank() != root) {
     if (mine.empty()) return Status();
+    // The wait is for the buffer and not for the root: the caller may change its input afterwards.
     return call.transport.Send(root, call.tag, mine).Wait(call.deadline);
   }
   OperationSlots receives(static_cast<size_t>(call.size()));
@@ -20,6 +21,7 @@ Status Gather(const CollectiveCall& call, ConstBytes mine, Bytes all,
     offset += bytes;
     if (part.empty()) continue;
     if (rank != root) {
+      // Each part has memory of its own, so the ranks may come in any order.
       receives.Start(static_cast<size_t>(rank), call.transport.Recv(rank, call.tag, part));
     } else if (part.data() != mine.data()) {
       std::memmove(part.data(), mine.data(), bytes);

@@ -163,8 +163,11 @@ Status TreePass::ReduceUp(int64_t k) {
     RABIT_RETURN_IF_ERROR(from_children_.Wait(ChildSlot(k, i), call_.deadline));
     inputs[input_count++] = ScratchOf(k, i);
   }
+  // The own contribution comes first and then the children in ascending order, the same in every
+  // run.
   Reduce(args_.op, args_.buffer.dtype, {inputs, input_count}, elements_.At(chunk.begin),
          chunk.count(), node_.parent < 0 ? args_.epilogue : Epilogue());
+  // Only now: these receives use the scratch that was just reduced from.
   ExpectChildren(k + kTreeWindow);
   if (node_.parent >= 0) {
     to_parent_.Start(0, call_.transport.Send(node_.parent, up_tag_, elements_.In(chunk)));
@@ -220,6 +223,8 @@ Status RunTrees(const CollectiveCall& call, const AllreduceArgs& args,
   }
   for (const auto& pass : passes) pass->Start();
   for (int64_t k = 0; k < iterations; ++k) {
+    // First up in all trees and then down in all: a rank that waited for a result of one tree first
+    // could be what the root of the other waits for.
     for (const auto& pass : passes) RABIT_RETURN_IF_ERROR(pass->Iterate(k));
     for (const auto& pass : passes) RABIT_RETURN_IF_ERROR(pass->IterateDown(k));
   }

@@ -27,6 +27,8 @@ class FifoQueue final : public BucketQueue {
     int64_t bytes = queue_.front().bytes;
     const ScheduledTensor& first = *queue_.front().tensor;
     if (limits.fusion_bytes <= 0) return {&first, bytes};
+    // Only neighbours are joined: it is the reference that other schedulers are compared with, and
+    // keeps the order as it came.
     while (chosen_ < queue_.size() && bytes + queue_[chosen_].bytes <= FillLimit(limits) &&
            CanFuse(first, *queue_[chosen_].tensor)) {
       bytes += queue_[chosen_].bytes;

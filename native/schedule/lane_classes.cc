@@ -30,6 +30,8 @@ std::optional<Bucket> LaneClasses::TryIssue(const ScheduledTensor& work, int64_t
   // A message loads two ranks: counted, it would hold up those of all other pairs.
   const int64_t credit = TraitsOf(work.kind).is_pair ? 0 : bytes;
   if (!window.Admits(credit)) return std::nullopt;
+  // Numbers are given out in one order on all ranks; the lane follows from the number, so it needs
+  // no agreement.
   const uint64_t id = window.next_id();
   const auto lanes = static_cast<uint64_t>(LanesOf(lane_class));
   const auto lane = static_cast<int32_t>(id % lanes) + lane_class * options_.lanes_started;

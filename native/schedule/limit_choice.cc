@@ -25,6 +25,7 @@ constexpr size_t kKeysMax = 1 << 16;
 }  // namespace
 
 bool LimitChoice::OnAgreed(size_t key, int64_t bytes, int32_t priority) {
+  // A key is a cached id and so below the cache's capacity, which bounds this.
   if (key >= last_round_.size()) last_round_.resize(key + 1);
   const bool is_new_round = last_round_[key] == round_ || keys_ >= kKeysMax;
   if (is_new_round) {
@@ -44,6 +45,8 @@ bool LimitChoice::OnAgreed(size_t key, int64_t bytes, int32_t priority) {
 }
 
 std::optional<ScheduleLimits> LimitChoice::OnRound(const LinkTotals& totals) {
+  // After a pause the totals include what ran under somebody else's sizes, so one round is passed
+  // over.
   if (is_stale_) {
     last_ = totals;
     is_stale_ = is_paused_;

@@ -15,6 +15,7 @@ int64_t BytesPerElement(const ScheduledTensor& tensor) {
 int64_t StepOf(const ScheduledTensor& tensor, const ScheduleLimits& limits) {
   if (limits.partition_bytes <= 0) return tensor.count;
   const int64_t multiple = std::max<int64_t>(tensor.cut_multiple, 1);
+  // A codec's block may not be cut, or a rank could not decode its part alone.
   const int64_t whole = limits.partition_bytes / BytesPerElement(tensor) / multiple * multiple;
   return std::min(tensor.count, std::max(whole, multiple));
 }
@@ -42,6 +43,7 @@ void AppendPartitions(const std::shared_ptr<const ScheduledTensor>& shared,
   const int64_t element_bytes = BytesPerElement(tensor);
   const int64_t step = StepOf(tensor, limits);
   int64_t offset = 0;
+  // At least one partition, also of an empty tensor: its handle is finished by its last one.
   do {
     const int64_t count = std::min(step, tensor.count - offset);
     const bool is_last = offset + count == tensor.count;

@@ -36,6 +36,8 @@ class PriorityQueue final : public BucketQueue {
     } else {
       std::sort(middle, queue_.end(), RunsAfter);
     }
+    // The part before `middle` is sorted since the last call, so arrivals cost their own number and
+    // one pass.
     std::inplace_merge(queue_.begin(), middle, queue_.end(), RunsAfter);
     sorted_ = queue_.size();
   }
@@ -55,6 +57,7 @@ class PriorityQueue final : public BucketQueue {
     size_t passed = 0;
     for (size_t i = head; i-- > 0 && passed < kLookAhead;) {
       if (queue_[i].tensor == nullptr) continue;
+      // Something urgent was passed over: what is less urgent must not overtake it in this bucket.
       if (passed > 0 && queue_[i].priority != first.priority) break;
       if (!CanFuse(first, *queue_[i].tensor)) {
         ++passed;

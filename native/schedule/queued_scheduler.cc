@@ -12,6 +12,7 @@ QueuedScheduler::QueuedScheduler(const ScheduleLimits& limits, LaneClassOptions 
 
 std::vector<Bucket> QueuedScheduler::Advance(const ScheduledTensors& ready,
                                              const BucketCounts& buckets_done) {
+  // The credit of the agreement comes first, so that what it frees can be issued by the same call.
   classes_.Return(buckets_done);
   for (size_t i = 0; i < ready.size(); ++i) {
     QueueOf(ready[i]).Add(ready.Share(i), classes_.limits());
@@ -34,6 +35,8 @@ void QueuedScheduler::IssueFrom(BucketQueue& queue, std::vector<Bucket>& buckets
   while (!queue.empty()) {
     const BucketQueue::Head head = queue.Choose(classes_.limits());
     std::optional<Bucket> bucket = classes_.TryIssue(*head.first, head.bytes);
+    // The head keeps its turn: passing it over for a smaller one would starve large tensors, and
+    // rank by rank differently if they saw another credit.
     if (!bucket) break;
     queue.Take(bucket->partitions);
     buckets.push_back(*std::move(bucket));

@@ -10,6 +10,8 @@
 namespace rabit {
 
 void Ring(Doorbell& bell) {
+  // The order of this look behind the caller's write is what the sleeper relies on
+  // (ShmStream::Wait); a weaker one would lose wakes.
   if (bell.sleepers.load(std::memory_order_seq_cst) != 0) RingAlways(bell);
 }
 
@@ -24,6 +26,8 @@ void SleepUntilRung(Doorbell& bell, uint32_t seen, Deadline deadline) {
   if (left <= left.zero()) return;
   const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(left).count();
   const timespec timeout{static_cast<time_t>(ns / 1'000'000'000), ns % 1'000'000'000};
+  // The kernel compares the sequence once more: a ring since `seen` was read makes this return at
+  // once.
   syscall(SYS_futex, &bell.sequence, FUTEX_WAIT, seen, &timeout, nullptr, 0);
 }
 

@@ -104,6 +104,8 @@ Result<Inbox> Inbox::Create(const InboxShape& shape, Rings rings) {
   const size_t bytes = shape.TotalBytes();
   if (rings == Rings::kReservedByUse && !CanReserveByUse()) rings = Rings::kReserved;
   const size_t reserved = rings == Rings::kReserved ? bytes : shape.HeadBytes();
+  // The size is for all rings, the reservation only for what is touched: pages are taken when a
+  // ring is used.
   int error = ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0 ? 0 : errno;
   if (error == 0) error = posix_fallocate(fd.get(), 0, static_cast<off_t>(reserved));
   if (error != 0) {
@@ -112,6 +114,7 @@ Result<Inbox> Inbox::Create(const InboxShape& shape, Rings rings) {
                              " bytes of shared memory failed: " + ErrnoText(error) +
                              "; raise the memory limit or use RABIT_TRANSPORT=tcp");
   }
+  // After the size is set; from here on nobody can change it, this process included.
   if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
     return Unsupported("shm: the kernel cannot seal shared memory: " + ErrnoText(errno) +
                        "; use RABIT_TRANSPORT=tcp");
@@ -122,6 +125,8 @@ Result<Inbox> Inbox::Create(const InboxShape& shape, Rings rings) {
 
 Result<Inbox> Inbox::Map(UniqueFd fd, const InboxShape& shape) {
   struct stat status{};
+  // Unsealed memory could be shrunk by its owner, and a look at it would end this process by
+  // SIGBUS.
   const int seals = fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(fd.get(), &status) != 0 ||
       static_cast<size_t>(status.st_size) != shape.TotalBytes()) {
@@ -145,6 +150,7 @@ LaneMemory Inbox::lane(int sender, int stream) const {
                        static_cast<size_t>(stream);
   std::byte* at = base_ + DoorbellBytes(shape_.streams) + index * kLaneHeadBytes;
   LaneMemory memory;
+  // The memory is zeroed by the kernel, and zero is the start value of every counter in it.
   memory.reader = reinterpret_cast<ReaderState*>(at);
   memory.sender = reinterpret_cast<SenderState*>(at + sizeof(ReaderState));
   memory.slots = reinterpret_cast<Slot*>(at + kSlotsAt);

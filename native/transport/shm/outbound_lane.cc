@@ -168,6 +168,8 @@ bool OutboundLane::PushFront(uint64_t& finished) {
 bool OutboundLane::PushOffer(SendState& send) {
   // The words of acknowledgements are a ring of their own; the oldest offer has to end first.
   if (next_offer_ - oldest_offer_ == kOffers) return false;
+  // The peer reads the sender's memory from here on, until it acknowledges; Cancel therefore waits
+  // for that or revokes.
   offers_[next_offer_ % kOffers] = &send;
   is_open_[next_offer_ % kOffers] = true;
   ++next_offer_;
@@ -236,6 +238,7 @@ bool OutboundLane::ReapOffers(uint64_t& finished) {
     if (seen / 2 != offer + 1) continue;
     is_open_[index] = false;
     has_moved = true;
+    // Null: the send was cancelled while the peer was reading; only its place is given back.
     SendState* send = std::exchange(offers_[index], nullptr);
     if (seen % 2 == 0) {
       if (send != nullptr) send->Finish(Status());

@@ -9,6 +9,8 @@ namespace rabit {
 
 bool PeerProcess::IsAlive() const {
   std::byte unused;
+  // The kernel closes the socket with the process, however that ends; a number of a process could
+  // belong to a new one by now.
   const ssize_t n = recv(connection_.get(), &unused, 1, MSG_PEEK | MSG_DONTWAIT);
   return n > 0 || (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR));
 }
@@ -22,6 +24,8 @@ bool PeerProcess::Read(uint64_t address, Bytes to) const {
     if (n <= 0) return false;
     done += static_cast<size_t>(n);
   }
+  // Only a peer that lives now has had the number until now: the bytes are not those of another
+  // process.
   return IsAlive();
 }
 
