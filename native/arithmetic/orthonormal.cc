@@ -26,6 +26,8 @@ class Columns {
   void Normalize(size_t k) {
     const double before = Length(k);
     double length = LengthBeside(k);
+    // Every rank has the same matrix and replaces the same columns; a random replacement would
+    // differ between ranks.
     if (std::isfinite(before) && length <= kDependent * before) {
       Replace(k);
       length = LengthBeside(k);

@@ -47,6 +47,8 @@ const std::vector<KernelSet>& Available() {
 }
 
 const Kernels& Best() {
+  // Chosen once in a process.  Kernel sets give the same bits, so ranks on different processors
+  // agree.
   static const Kernels& kernels = *KernelsOf(Available().back());
   return kernels;
 }
@@ -86,6 +88,8 @@ void ReduceBy(const Kernels& kernels, ReduceOp op, DType dtype,
   const bool is_sum = op == ReduceOp::kSum || op == ReduceOp::kAverage;
   const Elements real = AsReal(dtype, count);
   const FinishedSumLoop sum = kernels.finished_sum[static_cast<int>(real.dtype)];
+  // Sum and epilogue in one pass over wide numbers: rounding the sum first would cost a narrow type
+  // a digit.
   if (is_sum && sum != nullptr && !epilogue.is_nothing()) {
     return sum(inputs.data(), input_count, out, real.count, epilogue);
   }

@@ -60,6 +60,7 @@ Status MeanOfWaves(WaveShape shape, int32_t ranks, const float* basis, const uin
       const int64_t first = (rank * shape.chunks + c) * shape.kept;
       for (int64_t i = first; i < first + shape.kept; ++i) {
         const uint16_t place = places[i];
+        // The places come from other ranks, and index `sums` next.
         if (place >= chunk) {
           return InvalidArgument("rank " + std::to_string(rank) + " names wave " +
                                  std::to_string(place) + " of " + std::to_string(chunk) +
@@ -72,6 +73,8 @@ Status MeanOfWaves(WaveShape shape, int32_t ranks, const float* basis, const uin
     size_t found = 0;
     for (size_t k = 0; k < sums.size(); ++k) {
       sent[found] = k;
+      // Written without a branch, as which places were sent is random: the write at `found` is
+      // overwritten if it does not count.
       found += senders[k] > 0 ? 1 : 0;
     }
     for (size_t i = 0; i < found; ++i) {

@@ -10,6 +10,7 @@ Status Missing(const Backend& backend, std::string_view collective) {
 
 }  // namespace
 
+// Backends that keep nothing of a group need no more.
 Status Backend::AddGroup(const Group&) { return Status(); }
 Operation Backend::Allreduce(const LaneContext&, const TensorView&, ReduceOp) {
   return Missing(*this, "allreduce");

@@ -48,6 +48,8 @@ class BlockCodec : public Codec {
   // residual of a block with values that are not finite stays as it is: the caller's step is lost
   // and what was left before is not.  `values`: room for a block.
   size_t EncodeOwn(const CodecBlock& block, int rank, float* values, std::byte* to) const {
+    // The key has the rank, so that ranks round by different numbers and their errors cancel out in
+    // the sum.
     const uint64_t key = KeyOfBlock(block.part->key, static_cast<uint64_t>(rank), block.index);
     const float* input = At(block.part->in, block.first);
     float* const residual = At(block.part->residual, block.first);
@@ -125,6 +127,8 @@ class TwoPhaseCodec final : public BlockCodec {
                                            ? SharesByIndex(blocks, wire.size())
                                            : Shares(blocks.size(), wire.size());
     std::vector<int64_t> share_bytes(firsts.size() - 1);
+    // Sizes are the largest possible and not the real ones: every rank can compute them, so none is
+    // exchanged.
     for (size_t rank = 0; rank + 1 < firsts.size(); ++rank) {
       for (size_t i = firsts[rank]; i < firsts[rank + 1]; ++i)
         share_bytes[rank] += static_cast<int64_t>(coder_->EncodedBytesMax(blocks[i].count));
@@ -171,6 +175,7 @@ class TwoPhaseCodec final : public BlockCodec {
   static std::vector<size_t> SharesByIndex(std::vector<CodecBlock>& blocks, int size) {
     const auto ranks = static_cast<uint64_t>(size);
     const auto owner = [ranks](const CodecBlock& block) { return block.index % ranks; };
+    // stable_sort: blocks of one owner keep the order in which every rank has them.
     std::stable_sort(blocks.begin(), blocks.end(),
                      [&](const CodecBlock& a, const CodecBlock& b) { return owner(a) < owner(b); });
     std::vector<size_t> firsts(ranks + 1, 0);
@@ -189,6 +194,7 @@ class TwoPhaseCodec final : public BlockCodec {
     size_t at = 0;
     for (const CodecBlock& block : owned) {
       std::fill_n(sum, block.count, 0.0f);
+      // In rank order, so that the sum has the same bits in every run.
       for (size_t rank = 0; rank < ranks; ++rank) {
         RABIT_ASSIGN_OR_RETURN(
             [[maybe_unused]] const size_t read,
@@ -201,6 +207,8 @@ class TwoPhaseCodec final : public BlockCodec {
 
   // As EncodeOwn, of the sum of all ranks.
   size_t EncodeSum(const CodecBlock& block, float* sum, std::byte* to) const {
+    // One rank encodes the sum for all, and all decode the same bytes: the results are equal bit by
+    // bit.
     const uint64_t key = KeyOfBlock(block.part->key, kForAllRanks, block.index);
     float* const residual = At(block.part->sum_residual, block.first);
     return EncodeAndKeep(sum, residual, block.count, key, sum, to);
@@ -244,6 +252,7 @@ class GatherCodec final : public BlockCodec {
                            wire.GatherSizes(static_cast<int64_t>(used)));
     size_t total = 0;
     for (int64_t bytes : sizes) {
+      // The sizes come over the network and decide how much is allocated.
       if (bytes < 0 || static_cast<size_t>(bytes) > most) {
         return Internal("codec '" + std::string(spec()) + "': a rank announced " +
                         std::to_string(bytes) + " bytes where at most " + std::to_string(most) +

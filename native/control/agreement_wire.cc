@@ -15,6 +15,7 @@ std::optional<DeviceKind> DeviceKindFrom(int32_t value) {
 
 template <class Message>
 Result<Message> Reasoned(Result<Message> message, const char* without) {
+  // Without a reason the receiver would take a failure for success and go on.
   if (message.ok() && message->why.ok()) return Internal(without);
   return message;
 }
@@ -195,6 +196,7 @@ Result<std::vector<std::string>> DecodeStall(ConstBytes bytes) {
 Result<ControlType> TypeOf(ConstBytes message) {
   if (message.size() < 2) return Internal("a control message of fewer than 2 bytes");
   const auto version = static_cast<uint8_t>(message[0]);
+  // The first two bytes mean the same in every version, so that ranks of different ones can say so.
   if (version != kControlVersion) {
     return Unsupported("it speaks version " + std::to_string(version) +
                        " of the control format, this rank version " +

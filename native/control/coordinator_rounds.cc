@@ -270,6 +270,7 @@ void Coordinator::Open(TensorRecord& record, int64_t now_us) {
   // there is one.
   ++*record.rounds_of_name;
   if (open_.empty()) SetTick(now_us);
+  // The pointer is good until Close: a record with an open round is never evicted (IsInUse).
   open_.push_back(&record);
 }
 

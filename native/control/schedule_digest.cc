@@ -69,6 +69,7 @@ void Encode(const ScheduleDigest& digest, std::vector<std::byte>& out) {
   to.Varint(digest.cycle);
   to.Varint(digest.issued);
   to.U64(digest.chain);
+  // The reader refuses more, so the writer must not send more, however many lanes there are.
   const size_t count = std::min(digest.running.size(), kRunningMax);
   to.Varint(count);
   for (size_t i = 0; i < count; ++i) {
@@ -105,6 +106,7 @@ Result<ScheduleDigest> DecodeDigest(ConstBytes message) {
 }
 
 Status DigestRound::Add(int rank, ScheduleDigest digest) {
+  // Answers to an earlier question come late from a slow rank; the newer question replaces it.
   if (digest.cycle < cycle_) return {};
   if (digest.cycle > cycle_) {
     for (auto& each : digests_) each.reset();
@@ -114,6 +116,7 @@ Status DigestRound::Add(int rank, ScheduleDigest digest) {
   std::optional<ScheduleDigest>& mine = digests_[static_cast<size_t>(rank)];
   count_ += mine ? 0 : 1;
   mine = std::move(digest);
+  // A rank that never answers is found by its link and not here.
   return count_ == digests_.size() ? Compare() : Status();
 }
 

@@ -123,6 +123,8 @@ Operation MpiBackend::ReduceScatter(const LaneContext& lane, const TensorView& i
                                               handles.dtypes[static_cast<size_t>(in.dtype)],
                                               handles.ops[static_cast<size_t>(op)], comm, request);
       })));
+  // After an error the memory stays behind with MPI, which may write to it still; then nothing is
+  // copied.
   if (out.bytes() > 0) std::memcpy(out.data, (*memory).out.data(), out.bytes());
   return Status();
 }

@@ -32,6 +32,7 @@ class MpiOperation final : public PendingOperation {
     do {
       const size_t bytes = std::min(message_.bytes - at, piece_max);
       MpiHandle request = 0;
+      // A piece that has begun stays in pieces_, so that Cancel finds it if a later one fails.
       RABIT_RETURN_IF_ERROR(message_.is_send
                                 ? job_->library().Isend(data + at, static_cast<int>(bytes),
                                                         message_.peer, tag, comm, &request)
@@ -69,6 +70,7 @@ class MpiOperation final : public PendingOperation {
   void Cancel() override {
     for (; next_ < pieces_.size(); ++next_) {
       // A send cannot be cancelled portably; its buffer must live until MPI is through with it.
+      // The memory of a cancelled receive is free for the caller only after this returns.
       if (!message_.is_send) (void)job_->CancelReceive(&pieces_[next_].request);
     }
   }

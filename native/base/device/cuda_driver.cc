@@ -107,7 +107,11 @@ std::string Explain(const Functions& cu, cuda::Result result) {
 }
 
 CudaDriver::~CudaDriver() {
+  // A forked child has the object and no CUDA: the release would act on the parent's context, or
+  // crash.
   if (::getpid() != process_) return;
+  // Nobody else has the driver any more, so the lock is not needed; streams and events have gone
+  // before it.
   for (const Primary& primary : contexts_) {
     if (primary.context != nullptr) (void)cu_.cuDevicePrimaryCtxRelease_v2(primary.device);
   }
@@ -146,9 +150,11 @@ Result<cuda::Context> CudaDriver::ContextOf(int device) {
   }
   MutexLock lock(mutex_);
   Primary& primary = contexts_[static_cast<size_t>(device)];
+  // A context that is retained stays until the destructor, so the pointer is good without the lock.
   if (primary.context != nullptr) return primary.context;
   cuda::Result result = cu_.cuDeviceGet(&primary.device, device);
   if (result != cuda::kSuccess) return Failed("cuDeviceGet", device, result);
+  // The primary context is the one that PyTorch uses: memory of another context could not be read.
   result = cu_.cuDevicePrimaryCtxRetain(&primary.context, primary.device);
   if (result == cuda::kSuccess) return primary.context;
   primary.context = nullptr;
@@ -160,6 +166,8 @@ Status CudaDriver::In(int device, const char* what, Call call) {
   RABIT_ASSIGN_OR_RETURN(const cuda::Context context, ContextOf(device));
   cuda::Result result = cu_.cuCtxPushCurrent_v2(context);
   if (result != cuda::kSuccess) return Failed("cuCtxPushCurrent", device, result);
+  // Whatever it returns, the context is popped below: a thread of the program must get back its
+  // own.
   const Status status = Relaxed(device, what, call);
   cuda::Context popped = nullptr;
   const cuda::Result pop = cu_.cuCtxPopCurrent_v2(&popped);
@@ -208,6 +216,7 @@ void CudaDriver::DestroyEvent(int device, void* event) {
 Result<void*> CudaDriver::AllocatePinned(int device, size_t bytes) {
   void* memory = nullptr;
   RABIT_RETURN_IF_ERROR(In(device, "cuMemHostAlloc", [&] {
+    // Portable: every device of the process may copy from and to it.
     return cu_.cuMemHostAlloc(&memory, bytes, cuda::kHostAllocPortable);
   }));
   return memory;
@@ -266,6 +275,7 @@ Result<bool> CudaDriver::IsOver(int device, void* event) {
   RABIT_RETURN_IF_ERROR(In(device, "cuEventQuery", [&] {
     const cuda::Result result = cu_.cuEventQuery(AsEvent(event));
     is_over = result == cuda::kSuccess;
+    // Not ready is an answer and no failure; an error of a kernel that ran before also shows here.
     return result == cuda::kNotReady ? cuda::kSuccess : result;
   }));
   return is_over;
@@ -274,6 +284,8 @@ Result<bool> CudaDriver::IsOver(int device, void* event) {
 Status CudaDriver::CopyToHost(int device, void* stream, void* to, const void* from, size_t bytes) {
   if (bytes == 0) return Status();
   return In(device, "cuMemcpyDtoHAsync",
+            // With ordinary memory the call would block until the copy is done, which is why the
+            // host's side is pinned.
             [&] { return cu_.cuMemcpyDtoHAsync_v2(to, AsPointer(from), bytes, AsStream(stream)); });
 }
 

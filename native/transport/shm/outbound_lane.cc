@@ -74,6 +74,7 @@ void OutboundLane::FailAll(const Status& why) {
   for (Item& item : queue_) {
     if (item.send != nullptr) item.send->Finish(why);
   }
+  // The stream's lock is held: no thread is between a look at the queue and a write to the ring.
   queue_.clear();
   for (; oldest_offer_ != next_offer_; ++oldest_offer_) {
     SendState*& send = offers_[oldest_offer_ % kOffers];
@@ -144,6 +145,7 @@ bool OutboundLane::PushFront(uint64_t& finished) {
   }
   SendState& send = *item.send;
   if (item.offer == kNoOffer && send.buffer.size() >= options_.single_copy_min_bytes) {
+    // The operation stays open until the peer has read: its buffer may not be touched before.
     if (!PushOffer(send)) return false;
     queue_.pop_front();
     return true;
@@ -187,6 +189,7 @@ bool OutboundLane::PushChunk(SendState& send, uint64_t offer, Status& failure) {
     return true;
   }
   const uint64_t wanted = std::min<uint64_t>(message_bytes - send.sent, options_.chunk_bytes);
+  // A chunk never wraps: it ends at the end of the ring, and the message goes on in the next slot.
   const uint64_t at = bytes_used_ % memory_.ring_bytes;
   const uint64_t chunk = std::min<uint64_t>(wanted, memory_.ring_bytes - at);
   if (FreeBytes(chunk) < Aligned(chunk)) return false;
