@@ -84,6 +84,8 @@ Result<Route> Router::Of(const Work& work, Load load, const Group& group) const 
   // decides nothing.
   const std::optional<MpiRows>& mpi = options_.mpi;
   const Wish wish = group.size() > 1 ? WishFor(work, load.bytes, IsOfAll(group)) : Wish();
+  // A wish of the rules, then that of the request, then the defaults: the order is the contract of
+  // RABIT_ROUTE.
   const BackendId backend = BackendFor(work, wish);
   if (backend >= first_other()) {
     return Route{backend, backend, kLibraryAlgorithm, wish.row.empty() ? "only" : wish.row};
@@ -130,6 +132,7 @@ Router::Wish Router::WishFor(const Work& work, int64_t bytes, bool is_of_all) co
   if (const RouteRule* const rule = options_.routes.Find(work, bytes)) {
     return {rule->backend, rule->algorithm, "route_rule"};
   }
+  // A table comes from measurements among all ranks, and says nothing of a part of them.
   if (!is_of_all) return {};
   const RouteRule* const rule = options_.table.Find(work, bytes);
   if (rule == nullptr || !FitsTable(*rule, work)) return {};
@@ -222,6 +225,7 @@ Router::Choice Router::Choose(const LinkCosts& links, const Work& work, int64_t 
 bool Router::FollowsPlan(const Work& work, int64_t bytes, const Group& group) const {
   if (group.plan == nullptr || bytes < group.plan->bytes_min()) return false;
   if (!group.plan->Has(work.kind, std::max(group.IndexOf(work.root), 0))) return false;
+  // A rule of the user's is the more recent word: it names an algorithm for these sizes.
   if (!options_.rules.Find(work.kind, bytes).empty()) return false;
   if (!TraitsOf(work.kind).reduces) return true;
   return !options_.is_deterministic && !WantsRankOrder(work.dtype, work.op) &&
@@ -236,6 +240,7 @@ Router::Choice Router::ChooseAllreduce(const LinkCosts& links, const Work& work,
       options_.is_deterministic || WantsRankOrder(work.dtype, work.op) || EndsWide(work, group);
   const AllreduceAlgorithm& flat =
       ChooseAllreduceAlgorithm(links.slowest, group.size(), bytes, is_rank_ordered);
+  // A hierarchy and a ring add in another order, so neither is looked at.
   if (is_rank_ordered) return {flat.name, "link_model"};
   const double flat_us = flat.cost_us(links.slowest, group.size(), bytes);
   if (WantsHierarchy(links, group, bytes, flat_us)) {

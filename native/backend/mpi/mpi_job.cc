@@ -38,6 +38,7 @@ Result<std::shared_ptr<MpiJob>> MpiJob::Open(MpiHandles handles, const MpiJobOpt
   // The parent of all: its duplicates have an error handler of their own, the program's keeps its.
   RABIT_ASSIGN_OR_RETURN(const MpiHandle base,
                          job->Duplicate(job->handles_.comm, options.deadline));
+  // No lane sees the job before it is returned, so the maps are filled without the lock.
   job->collectives_[{kWorld, -1}] = base;
   for (int lane = 0; lane < options.lanes; ++lane) {
     RABIT_ASSIGN_OR_RETURN(const MpiHandle messages, job->Duplicate(base, options.deadline));
@@ -88,6 +89,7 @@ Result<MpiHandle> MpiJob::Duplicate(MpiHandle comm, Deadline deadline) {
 Result<MpiHandle> MpiJob::CollectivesOf(int lane, const Group& group) const {
   std::lock_guard lock(mutex_);
   const auto found = collectives_.find({group.id, lane});
+  // The handle stays valid without the lock: communicators are freed in the destructor only.
   if (found != collectives_.end()) return found->second;
   return Internal("group " + std::to_string(group.id) + " has no MPI communicator for lane " +
                   std::to_string(lane) + "; report this");
@@ -119,8 +121,8 @@ Status MpiJob::AddGroup(const Group& group) {
   if (!group.is_member() || group.size() < 2) return Status();
   {
     std::lock_guard lock(mutex_);
-    // Engine thread. Lanes read the map at the same time, hence the lock; it is not held while
-    // ranks meet.
+    // The thread that defines a group comes here, and lanes read the map at the same time, hence the
+    // lock; it is not held while ranks meet.
     if (collectives_.contains({group.id, 0})) return Status();
   }
   for (int lane = 0; lane < options_.lanes; ++lane) {
