@@ -1,9 +1,10 @@
 """The doctor's campaign: jobs with one fault each, and whether the doctor names it, its rank and its fix.
 
-    python tests/faults/doctor_faults.py [--only NAME,NAME] [--places 3] [--healthy 10] [--seed 0]
+    python tests/faults/doctor_faults.py [--only NAME,NAME] [--places 3] [--healthy 20] [--seed 0]
 
-Places (rank, strength) are drawn, so that no row of the table can be fitted to one.  A score is printed by class: the
-fault is the first cause (top-1), among the three (top-3), the rank is right, and what healthy jobs are accused of.
+Places (rank or host, strength) are drawn by the seed, so that no row of the table can be fitted to one.  A score is
+printed by class: the fault is the first cause (top-1), among the three (top-3), the rank or host is right, and what
+healthy jobs are accused of.
 """
 
 from __future__ import annotations
@@ -19,114 +20,192 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+TESTS = str(Path(__file__).parents[1])
+if TESTS not in sys.path:
+    sys.path.insert(0, TESTS)
+
 import rabit
+from faults import doctor_places as places
+from faults.doctor_places import Place
 
 RANKS = 3
 SCRIPT = str(Path(__file__).with_name("doctor_ranks.py"))
 PACKAGE = str(Path(rabit.__file__).parents[1])
-# Of each injection when the doctor looks: in seconds after the start, or after the end of the job.
-DURING = [
-    "branch",
-    "cross-order",
-    "fork-deadlock",
-    "loader-slow",
-    "data-skew",
-    "checkpoint",
-    "blocking-call",
-    "gc",
-    "stopped",
-    "foreign-load",
-    "pinned",
-    "compile",
-]
-AFTER = ["uneven-steps", "left-early", "killed", "crashed", "disk-full", "not-finite"]
-SLOW = {"leak": 12.0}
-# Of rows whose injection takes more than this machine has, or that unit tests alone have.
-BY_HAND = ["raised", "oversubscribed", "throttled", "gil-held", "terminated", "out-of-memory"]
-# Nobody is late alone.
-WITHOUT_RANK = {"foreign-load", "pinned", "oversubscribed"}
+DURING, AFTER, FOLDER, BEFORE = "during", "after", "folder", "before"
+Around = Callable[[Place], "contextlib.AbstractContextManager[list[str]]"]
+
+
+@dataclass(frozen=True)
+class Injection:
+    """How a fault is brought about.
+
+    when: the doctor looks: during the job, at its end, at the folder of its records afterwards, or before it.
+    around: from outside; None: doctor_ranks.py does it.  wait_s: until the doctor looks at a job that runs.
+    names: "rank": the rank that is to be named; "host": the host; "": nobody is late alone.
+    """
+
+    when: str = DURING
+    around: Around | None = None
+    wait_s: float = 3.5
+    ranks: int = RANKS
+    threads: int = 1
+    elements: int = 1000
+    names: str = "rank"
+    is_lab: bool = False
+    at_once: Callable[[subprocess.Popen[str], list[int]], None] | None = None
+
+
+def _end_launcher(process: subprocess.Popen[str], _: list[int]) -> None:
+    process.terminate()
+
+
+def _kill_launcher(process: subprocess.Popen[str], _: list[int]) -> None:
+    process.kill()
+
+
+def _end_ranks(_: subprocess.Popen[str], pids: list[int]) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGTERM)
+
+
+# By name: the class of the table, and after a slash which of its faults.
+INJECTIONS: dict[str, Injection] = {
+    "branch": Injection(),
+    "cross-order": Injection(),
+    "uneven-steps": Injection(AFTER),
+    "left-early": Injection(AFTER),
+    "gil-held": Injection(),
+    "fork-deadlock": Injection(),
+    "loader-slow": Injection(),
+    "loader-disk": Injection(around=places.slow_reads),
+    "data-skew": Injection(),
+    "compile": Injection(),
+    "checkpoint": Injection(),
+    "checkpoint/disk": Injection(around=places.slow_saves),
+    "blocking-call": Injection(),
+    "gc": Injection(),
+    "crashed": Injection(AFTER),
+    "crashed/illegal": Injection(AFTER),
+    "not-finite": Injection(AFTER),
+    "not-finite/guard": Injection(AFTER),
+    "replicas-differ": Injection(AFTER),
+    "leak": Injection(wait_s=12.0),
+    "foreign-load": Injection(around=places.foreign_load, names=""),
+    "oversubscribed": Injection(threads=6, names=""),
+    "one-thread": Injection(ranks=1, names=""),
+    "throttled": Injection(around=places.throttled, names=""),
+    "pinned": Injection(names=""),
+    "stopped": Injection(),
+    "swapping": Injection(around=places.thrashing, wait_s=5.0),
+    "out-of-memory": Injection(AFTER, places.little_memory),
+    "killed": Injection(AFTER),
+    "terminated": Injection(AFTER),
+    "terminated/all": Injection(AFTER, at_once=_end_ranks, names=""),
+    "terminated/job": Injection(AFTER, at_once=_end_launcher, names=""),
+    "too-many-files": Injection(AFTER),
+    "shm-full": Injection(AFTER, places.full_shm, names=""),
+    "disk-full": Injection(AFTER, places.full_disk),
+    "storage-hangs": Injection(around=places.dead_files),
+    "port-in-use": Injection(AFTER, places.taken_port),
+    "ports-exhausted": Injection(AFTER),
+    "program-differs": Injection(around=places.other_program),
+    "launcher-died": Injection(FOLDER, at_once=_kill_launcher, names=""),
+    "slow-link": Injection(around=places.slow_link, wait_s=5.0, elements=100_000, names="host", is_lab=True),
+    "lossy-link": Injection(around=places.lossy_link, wait_s=5.0, elements=100_000, names="host", is_lab=True),
+    "dead-link": Injection(AFTER, around=places.dead_link, elements=10_000, names="host", is_lab=True),
+    "no-start/python": Injection(BEFORE, places.other_python, names="host"),
+    "no-start/key": Injection(BEFORE, places.no_key, names="host"),
+    "versions-differ": Injection(BEFORE, places.other_version, names="host"),
+    "loopback-name": Injection(BEFORE, places.loopback_name, names="host"),
+    "slow-names": Injection(BEFORE, places.silent_names, names="host"),
+    "unreachable": Injection(BEFORE, places.firewall, names="host"),
+    "unreachable/silent": Injection(BEFORE, places.silent_firewall, names="host"),
+    "data-stuck": Injection(BEFORE, places.mtu_hole, names="host"),
+    "slow-link/before": Injection(BEFORE, places.thin_link, names="host"),
+    "clocks-differ": Injection(BEFORE, places.other_clock, names="host"),
+    "small-shm": Injection(BEFORE, places.small_shm, names="host"),
+    "few-files": Injection(BEFORE, places.few_files, names="host"),
+    "locked-memory": Injection(BEFORE, places.little_locked, names="host"),
+    "quota": Injection(BEFORE, places.quota, names="host"),
+    "left-over": Injection(BEFORE, places.left_over, names=""),
+}
+# Of rows that unit tests have: what it takes is not on every machine, or the report of the job names it already.
+BY_HAND = ["raised", "unknown-name", "disk-full/before", "instructions-differ"]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the doctor said of one job."""
+    """What the doctor said of one job.  who: a rank, or the address of a host; "": nobody alone."""
 
     fault: str
-    who: int
+    who: int | str
     document: dict[str, Any]
     seconds: float
 
     @property
+    def name(self) -> str:
+        """Of the row that is to be found."""
+        return self.fault.partition("/")[0]
+
+    @property
     def classes(self) -> list[str]:
-        return [each["class"] for each in self.document["causes"]]
+        return [cause["class"] for cause in self.document["causes"]]
 
     @property
     def is_top(self) -> bool:
-        return self.classes[:1] == [self.fault]
+        return self.classes[:1] == [self.name]
 
     @property
     def is_among_three(self) -> bool:
-        return self.fault in self.classes
+        return self.name in self.classes[:3]
 
     @property
     def is_rank_right(self) -> bool:
-        found = next(
-            (each for each in self.document["causes"] if each["class"] == self.fault), None
-        )
-        return found is not None and (self.fault in WITHOUT_RANK or self.who in found["ranks"])
+        found = [cause for cause in self.document["causes"] if cause["class"] == self.name]
+        return any(self.who == "" or self.who in [*cause["ranks"], *cause["hosts"]] for cause in found)
 
     @property
     def is_confident_and_wrong(self) -> bool:
         first = self.document["causes"][:1]
-        return (
-            bool(first)
-            and first[0]["confidence"] == "established"
-            and first[0]["class"] != self.fault
-        )
+        return bool(first) and first[0]["confidence"] == "established" and first[0]["class"] != self.name
 
 
-def _environ(folder: Path, **more: str) -> dict[str, str]:
+def _environ(place: Place, threads: int = 1) -> dict[str, str]:
     return {
         **os.environ,
         "PYTHONPATH": PACKAGE,
-        "TMPDIR": str(folder),
-        "OMP_NUM_THREADS": "1",
-        **more,
+        "TMPDIR": str(place.folder),
+        "OMP_NUM_THREADS": str(threads),
+        **place.environ,
     }
 
 
-def doctor(folder: Path, *words: str) -> dict[str, Any]:
+def doctor(place: Place, *words: str) -> dict[str, Any]:
     """Its JSON."""
     command = [sys.executable, "-m", "rabit.launch", "doctor", "--json", *words]
-    done = subprocess.run(command, env=_environ(folder), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=_environ(place), capture_output=True, text=True, timeout=60)
     document: dict[str, Any] = json.loads(done.stdout)
     return document
 
 
 @contextlib.contextmanager
 def job(
-    folder: Path, fault: str, who: int, strength: float, *flags: str
+    place: Place, fault: str, injection: Injection, prefix: list[str]
 ) -> Iterator[subprocess.Popen[str]]:
     """A job with this fault, killed at the end of the block."""
-    command = [
-        sys.executable,
-        "-m",
-        "rabit.launch",
-        "-np",
-        str(RANKS),
-        *flags,
-        sys.executable,
-        SCRIPT,
-    ]
-    with (folder / "err").open("w") as err:
+    hosts = ["-H", places.hosts_of(place, 1)] if injection.is_lab else []
+    command = [*prefix, sys.executable, "-m", "rabit.launch", "-np", str(injection.ranks), *hosts]
+    command += [sys.executable, SCRIPT, fault, str(place.who), str(place.strength)]
+    environ = {**_environ(place, injection.threads), "DOCTOR_COUNT": str(injection.elements)}
+    with (place.folder / "err").open("w") as err:
         process = subprocess.Popen(
-            [*command, fault, str(who), str(strength)],
-            env=_environ(folder),
+            command,
+            env=environ,
             stdout=subprocess.DEVNULL,
             stderr=err,
             text=True,
@@ -147,55 +226,86 @@ def job(
 
 def seen(fault: str, who: int, strength: float) -> Answer:
     """What the doctor says of a job with this fault."""
+    injection = INJECTIONS.get(fault, Injection())
     with tempfile.TemporaryDirectory(prefix="doctor-") as name, contextlib.ExitStack() as stack:
-        folder = Path(name)
+        place = Place(Path(name), who % injection.ranks, strength)
         started = time.monotonic()
-        process = stack.enter_context(job(folder, fault, who, strength))
-        if fault in AFTER:
+        prefix: list[str] = []
+        if injection.around is not None:
+            prefix = stack.enter_context(injection.around(place))
+        culprit: int | str = {"rank": place.who, "": ""}.get(injection.names, "")
+        if injection.names == "host":
+            culprit = places.address_of(place)
+        if injection.when == BEFORE:
+            document = doctor(place, "-H", places.hosts_of(place))
+            return Answer(fault, culprit, document, time.monotonic() - started)
+        process = stack.enter_context(job(place, fault, injection, prefix))
+        if injection.at_once is not None:
+            _wait_until_met(place.folder, injection.ranks, 1.0)
+            injection.at_once(process, _pids(place.folder))
+        if injection.when != DURING:
             process.wait(60)
-            records = [
-                each for each in (folder / f"rabit-{os.getuid()}").iterdir() if each.is_dir()
-            ]
-            verdict = [
-                line
-                for line in (folder / "err").read_text().splitlines()
-                if line.startswith("  ")
-            ]
-            return Answer(fault, who, _from_block(verdict, records), time.monotonic() - started)
-        if fault == "foreign-load":
-            for _ in range(2 * len(os.sched_getaffinity(0))):
-                burner = subprocess.Popen(
-                    [sys.executable, "-c", "while True: pass"], start_new_session=True
-                )
-                stack.callback(burner.wait)
-                stack.callback(burner.kill)
-        _wait_until_met(folder)
-        time.sleep(SLOW.get(fault, 3.5))
+        if injection.when == FOLDER:
+            time.sleep(1.0)
+            folder = next((place.folder / f"rabit-{os.getuid()}").glob("records-*"))
+            began = time.monotonic()
+            return Answer(fault, culprit, doctor(place, str(folder)), time.monotonic() - began)
+        if injection.when == AFTER:
+            said = (place.folder / "err").read_text().splitlines()
+            return Answer(fault, culprit, _from_block(said), time.monotonic() - started)
+        _wait_until_met(place.folder, injection.ranks, injection.wait_s)
         began = time.monotonic()
-        document = doctor(folder)
-        return Answer(fault, who, document, time.monotonic() - began)
+        return Answer(fault, culprit, doctor(place), time.monotonic() - began)
 
 
-def _wait_until_met(folder: Path) -> None:
+def _records(folder: Path) -> list[Path]:
+    return list(folder.glob("rabit-*/records-*/rank-*.rabit"))
+
+
+def _pids(folder: Path) -> list[int]:
+    from rabit.record.reader import read_counters
+
+    return [int(read_counters(path).header["pid"]) for path in _records(folder)]
+
+
+def _wait_until_met(folder: Path, ranks: int, more_s: float) -> None:
     deadline = time.monotonic() + 30
-    while len(list(folder.glob("rabit-*/records-*/rank-*.rabit"))) < RANKS:
+    while len(_records(folder)) < ranks:
         assert time.monotonic() < deadline, "the ranks have not met"
         time.sleep(0.05)
+    time.sleep(more_s)
 
 
-def _from_block(lines: list[str], records: list[Path]) -> dict[str, Any]:
+def _from_block(said: list[str]) -> dict[str, Any]:
     """The document of what the block at the end of a failed job says."""
-    causes = []
-    for place, line in enumerate(lines):
-        words = line.strip()
-        confidence, colon, rest = words.partition(": ")
-        if confidence not in ("established", "supported", "hypothesis") or not colon:
-            continue
-        evidence = " ".join(lines[place + 1 : place + 4])
-        ranks = [rank for rank in range(RANKS) if f"rank {rank} " in evidence]
-        name = rest.rpartition("(")[2].rstrip(")")
-        causes.append({"class": name, "ranks": ranks, "confidence": confidence})
-    return {"causes": causes, "records": [str(each) for each in records]}
+    causes: list[dict[str, Any]] = []
+    lines = [line.strip() for line in said if line.startswith("  ")]
+    for number, line in enumerate(lines):
+        confidence, colon, rest = line.partition(": ")
+        if confidence in ("established", "supported", "hypothesis") and colon:
+            evidence = " ".join(lines[number + 1 : number + 4])
+            ranks = [rank for rank in range(RANKS) if f"rank {rank} " in evidence]
+            name = rest.rpartition("(")[2].rstrip(")")
+            hosts = [word.strip(",;:()") for word in evidence.split() if word[:3] == "10."]
+            causes.append({"class": name, "ranks": ranks, "hosts": hosts, "confidence": confidence})
+        if confidence == "or":
+            for words in rest.split(", "):
+                name, _, sure = words.partition(" (")
+                causes.append({"class": name, "ranks": [], "hosts": [], "confidence": sure.rstrip(")")})
+    return {"causes": causes, "said": said}
+
+
+def _healthy(count: int) -> list[tuple[str, str]]:
+    """What the doctor says against healthy jobs: a third next to other load, one whose ranks have unequal work."""
+    accused = []
+    for number in range(count):
+        fault = "none/unequal" if number == 1 else "none"
+        with places.burners(4) if number % 3 == 2 else contextlib.nullcontext():
+            answer = seen(fault, 0, 1.0)
+        causes = [(cause["class"], cause["confidence"]) for cause in answer.document["causes"]]
+        print(f"healthy job {number}: {causes or 'no cause'}", flush=True)
+        accused += causes
+    return accused
 
 
 def main() -> int:
@@ -204,42 +314,47 @@ def main() -> int:
     )
     parser.add_argument("--only", default="", help="names, with commas")
     parser.add_argument("--places", type=int, default=3)
-    parser.add_argument("--healthy", type=int, default=10)
+    parser.add_argument("--healthy", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", default="", help="a file for the answers")
     parsed = parser.parse_args()
-    dice = random.Random(parsed.seed)
-    faults = parsed.only.split(",") if parsed.only else [*DURING, *AFTER, *SLOW]
+    if why := places.missing():
+        print(f"skipped: {why}")
+        return 0
     answers: dict[str, list[Answer]] = defaultdict(list)
-    for fault in faults:
+    for fault in parsed.only.split(",") if parsed.only else INJECTIONS:
+        dice = random.Random(f"{parsed.seed} {fault}")
         for _ in range(parsed.places):
             answer = seen(fault, dice.randrange(RANKS), dice.uniform(1.5, 4.0))
             answers[fault].append(answer)
             mark = "top-1" if answer.is_top else "top-3" if answer.is_among_three else "MISSED"
-            print(
-                f"{fault} on rank {answer.who}: {mark}, {answer.classes}, {answer.seconds:.1f} s",
-                flush=True,
-            )
-    accused = []
-    for _ in range(parsed.healthy):
-        answer = seen("none", 0, 1.0)
-        accused += [(each["class"], each["confidence"]) for each in answer.document["causes"]]
-    print(
-        f"\n{'fault':<16} {'jobs':>5} {'top-1':>6} {'top-3':>6} {'rank':>6} {'sure and wrong':>15}"
-    )
-    total = [answer for each in answers.values() for answer in each]
-    for name, found in [*answers.items(), ("all", total)]:
-        count = len(found) or 1
-        print(
-            f"{name:<16} {len(found):>5} {sum(e.is_top for e in found) / count:>6.0%} "
-            f"{sum(e.is_among_three for e in found) / count:>6.0%} {sum(e.is_rank_right for e in found) / count:>6.0%} "
-            f"{sum(e.is_confident_and_wrong for e in found):>15}"
-        )
+            place = "" if answer.is_rank_right else ", another place"
+            print(f"{fault} at {answer.who}: {mark}{place}, {answer.classes}, {answer.seconds:.1f} s", flush=True)
+            if not answer.is_top or place:
+                print(f"    {json.dumps(answer.document)[:1500]}", flush=True)
+    accused = _healthy(parsed.healthy)
+    is_good = _print_scores(answers)
     established = [name for name, confidence in accused if confidence == "established"]
     print(
         f"{parsed.healthy} healthy jobs: {len(established)} causes established, {len(accused)} in all {accused}"
     )
-    is_good = not total or sum(each.is_top for each in total) >= 0.9 * len(total)
     return 0 if is_good and not established else 1
+
+
+def _print_scores(answers: dict[str, list[Answer]]) -> bool:
+    """By class and in all; whether they are good enough."""
+    print(f"\n{'fault':<20} {'jobs':>5} {'top-1':>6} {'top-3':>6} {'place':>6} {'sure and wrong':>15}")
+    total = [answer for found in answers.values() for answer in found]
+    for name, found in [*answers.items(), ("all", total)]:
+        count = len(found) or 1
+        right = [answer for answer in found if answer.is_among_three]
+        print(
+            f"{name:<20} {len(found):>5} {sum(answer.is_top for answer in found) / count:>6.0%} "
+            f"{len(right) / count:>6.0%} "
+            f"{sum(answer.is_rank_right for answer in right) / (len(right) or 1):>6.0%} "
+            f"{sum(answer.is_confident_and_wrong for answer in found):>15}"
+        )
+    return not total or sum(answer.is_top for answer in total) >= 0.9 * len(total)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -67,6 +68,16 @@ def fork_deadlock(step: int, strength: float) -> None:
     _get_data()
 
 
+def loader_disk(step: int, strength: float) -> None:
+    """A file whose reads take long."""
+
+    def _next_data() -> None:
+        with open(os.environ["DOCTOR_FILE"], "rb", buffering=0) as file:
+            os.pread(file.fileno(), 4096, step * 4096)
+
+    _next_data()
+
+
 def loader_slow(step: int, strength: float) -> None:
     def _next_data() -> None:
         compute(0.05 * strength)
@@ -90,6 +101,19 @@ def checkpoint(step: int, strength: float) -> None:
         time.sleep(0.1 * strength)
 
     save_checkpoint()
+
+
+def checkpoint_disk(step: int, strength: float) -> None:
+    """A disk that takes its time to have written, every fourth step."""
+
+    def save_checkpoint() -> None:
+        with open(os.environ["DOCTOR_FILE"], "rb+") as file:
+            file.write(b"weights")
+            file.flush()
+            os.fsync(file.fileno())
+
+    if step % 4 == 0:
+        save_checkpoint()
 
 
 def blocking_call(step: int, strength: float) -> None:
@@ -138,7 +162,9 @@ def foreign_load(step: int, strength: float) -> None:
 
 
 def oversubscribed(step: int, strength: float) -> None:
-    compute(0.02)
+    """BLAS with many threads on every rank."""
+    a = np.ones((700, 700))
+    a @ a
 
 
 def pinned(step: int, strength: float) -> None:
@@ -164,28 +190,139 @@ def crashed(step: int, strength: float) -> None:
     ctypes.string_at(0)
 
 
+def crashed_illegal(step: int, strength: float) -> None:
+    os.kill(os.getpid(), signal.SIGILL)
+
+
+def out_of_memory(step: int, strength: float) -> None:
+    kept.append(np.ones(int((4 << 20) * strength)))
+
+
+def swapping(step: int, strength: float) -> None:
+    """A file that is larger than what the memory of this rank may hold, read here and there."""
+    if not kept:
+        Path(os.environ["DOCTOR_GROUP"], "cgroup.procs").write_text(str(os.getpid()))
+        kept.append(np.memmap(os.environ["DOCTOR_FILE"], np.uint8, "r"))
+    pages = kept[0]
+    assert isinstance(pages, np.ndarray)
+    until = time.monotonic() + 0.04 * strength
+    while time.monotonic() < until:
+        pages[np.random.randint(0, len(pages), 64)].sum()
+
+
 def disk_full(step: int, strength: float) -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    raise OSError(28, "No space left on device", "/data/log")
+    with open(os.environ["DOCTOR_FILE"], "ab") as file:
+        file.write(bytes(1 << 19))
+
+
+def storage_hangs(step: int, strength: float) -> None:
+    with open(os.environ["DOCTOR_FILE"], "rb", buffering=0) as file:
+        file.read(10)
+
+
+def too_many_files(step: int, strength: float) -> None:
+    if not kept:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (120, 120))
+    kept.append(open("/dev/null"))  # noqa: SIM115
+
+
+def port_in_use(step: int, strength: float) -> None:
+    kept.append(socket.create_server(("127.0.0.1", int(os.environ["DOCTOR_PORT"])), reuse_port=False))
+
+
+def ports_exhausted(step: int, strength: float) -> None:
+    """A network with two ports for connections of its own."""
+    if not kept:
+        ctypes.CDLL(None).unshare(0x40000000)
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+        Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("40001 40002")
+        kept.append(socket.create_server(("127.0.0.1", 50000)))
+    address = kept[0]
+    assert isinstance(address, socket.socket)
+    kept.append(socket.create_connection(address.getsockname(), timeout=5))
+
+
+def replicas_differ(step: int, strength: float) -> None:
+    """What every rank compares; that of one rank has changed."""
+
+
+def not_finite_guard(step: int, strength: float) -> None:
+    """What every rank checks; that of one rank is not finite."""
+
+
+def program_differs(step: int, strength: float) -> None:
+    """Another copy of this file, which `main` starts."""
+
+
+def network(step: int, strength: float) -> None:
+    """A fault of the network: the harness makes it."""
+
+
+def one_thread(step: int, strength: float) -> None:
+    compute(0.05)
+
+
+def none_unequal(step: int, strength: float) -> None:
+    """Legal: rank 0 evaluates now and then while the others wait."""
+    if step % 20 == 0:
+        compute(0.05)
 
 
 def none(step: int, strength: float) -> None:
     """A healthy job."""
 
 
+# By names that are not those of functions.
+FAULTS: dict[str, Callable[[int, float], None]] = {
+    "compile": compile_on_one,
+    "slow-link": network,
+    "lossy-link": network,
+    "dead-link": network,
+    "shm-full": none,
+    "launcher-died": none,
+    "terminated/job": none,
+    "terminated/all": none,
+    "throttled": foreign_load,
+}
 # What every rank does, not only WHO.
-EVERYWHERE = {"foreign-load", "oversubscribed", "pinned", "none"}
+EVERYWHERE = {"foreign-load", "oversubscribed", "pinned", "throttled", "none", "one-thread"}
+
+
+def guards(name: str, rank: int, who: int) -> Callable[[], None]:
+    """What the ranks of a job check together in every step."""
+    from rabit.engine.current import current_engine
+    from rabit.engine.process_set import global_process_set
+    from rabit.training.integrity import FiniteGuard, ReplicaCheck
+
+    weights = np.ones(64, np.float32)
+    if name == "replicas-differ":
+        check = ReplicaCheck(4, "weights", current_engine())
+        weights[7] += rank == who
+        return lambda: check.step(lambda: [("layer.weight", weights)])
+    guard = FiniteGuard("all", "weights", current_engine(), global_process_set)
+
+    def look() -> None:
+        if rank == who and guard.wants(0):
+            guard.note("layer.weight", (7,), "nan")
+        guard.check()
+
+    return look
 
 
 def main() -> None:
     name, who, strength = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-    fault: Callable[[int, float], None] = globals()[
-        name.replace("-", "_").replace("compile", "compile_on_one")
-    ]
+    plain = name.replace("-", "_").replace("/", "_")
+    fault: Callable[[int, float], None] = FAULTS[name] if name in FAULTS else globals()[plain]
+    other = os.environ.get("DOCTOR_OTHER", "")
+    if other and __file__ != other and os.environ.get("RABIT_RANK") == str(who):
+        os.execv(sys.executable, [sys.executable, other, *sys.argv[1:]])
     rabit.init()
     rank = rabit.rank()
+    gradient = np.ones(int(os.environ.get("DOCTOR_COUNT", "1000")))
     if name == "pinned":
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    has_guard = name in ("replicas-differ", "not-finite/guard")
+    check = guards(name, rank, who) if has_guard else None
     for step in range(STEPS):
         compute(WORK_S / 4)
         if step >= 5 and (rank == who or name in EVERYWHERE):
@@ -193,7 +330,9 @@ def main() -> None:
         if name == "cross-order" and step >= 5:
             rabit.allreduce(np.ones(8), name="first")
             rabit.allreduce(np.ones(8), name="second")
-        rabit.allreduce(np.ones(1000), name="grad")
+        if check is not None and step >= 5:
+            check()
+        rabit.allreduce(gradient, name="grad")
         if name != "left-early":
             rabit.mark_step()
     rabit.shutdown()

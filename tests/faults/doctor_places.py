@@ -1,0 +1,418 @@
+"""What the doctor's campaign does to a job from outside: control groups, mounts, networks, other processes.
+
+Each is a context manager over a Place; it gives the words that go before the job's command, and undoes all of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.harness.links import Lab, build
+from faults.slow_files import slow_files
+
+HOSTS = 3
+
+
+@dataclass
+class Place:
+    """Where a fault is: `who` is its rank or its host.  folder: of this job alone.  environ: added to the job's."""
+
+    folder: Path
+    who: int
+    strength: float
+    environ: dict[str, str] = field(default_factory=dict)
+    lab: Lab | None = None
+
+
+def _run(*words: str) -> None:
+    subprocess.run(words, check=True, capture_output=True)
+
+
+# Of one host.
+
+
+@contextlib.contextmanager
+def control_group(controller: str, **settings: str) -> Iterator[Path]:
+    """A group below this process's own; the processes in it are killed at the end."""
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    own = next(line.split(":", 2)[2] for line in lines if line.split(":")[1] == controller)
+    folder = Path(f"/sys/fs/cgroup/{controller}{own.rstrip('/')}/rabit-doctor-{os.getpid()}")
+    folder.mkdir()
+    try:
+        for name, value in settings.items():
+            (folder / name.replace("__", ".")).write_text(value)
+        yield folder
+    finally:
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            for pid in (folder / "cgroup.procs").read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+                break
+            time.sleep(0.05)
+
+
+def _inside(folder: Path) -> list[str]:
+    return ["sh", "-c", f'echo $$ > {folder}/cgroup.procs; exec "$@"', "sh"]
+
+
+@contextlib.contextmanager
+def throttled(place: Place) -> Iterator[list[str]]:
+    """Processors for a third to two thirds of what the ranks want."""
+    quota = str(int(100_000 / place.strength))
+    with control_group("cpu", cpu__cfs_quota_us=quota, cpu__cfs_period_us="100000") as folder:
+        yield _inside(folder)
+
+
+@contextlib.contextmanager
+def little_memory(place: Place) -> Iterator[list[str]]:
+    """A limit for the whole job, as a container has."""
+    with control_group("memory", memory__limit_in_bytes="500M") as folder:
+        yield _inside(folder)
+
+
+@contextlib.contextmanager
+def thrashing(place: Place) -> Iterator[list[str]]:
+    """A group that the rank enters by itself, and a file larger than its limit."""
+    file = Path("/var/tmp") / f"rabit-doctor-{os.getpid()}"
+    file.write_bytes(os.urandom(1 << 20) * int(120 * place.strength))
+    try:
+        with control_group("memory", memory__limit_in_bytes="90M") as folder:
+            place.environ.update(DOCTOR_GROUP=str(folder), DOCTOR_FILE=str(file))
+            yield []
+    finally:
+        file.unlink()
+
+
+@contextlib.contextmanager
+def foreign_load(place: Place) -> Iterator[list[str]]:
+    """Two processes for each core, which are not of the job."""
+    with burners(2 * len(os.sched_getaffinity(0))):
+        yield []
+
+
+@contextlib.contextmanager
+def burners(count: int) -> Iterator[None]:
+    """Processes that compute."""
+    burning = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
+        for _ in range(count)
+    ]
+    try:
+        yield
+    finally:
+        for burner in burning:
+            burner.kill()
+            burner.wait()
+
+
+@contextlib.contextmanager
+def slow_reads(place: Place) -> Iterator[list[str]]:
+    """A disk that takes 40 to 160 ms for a block."""
+    with slow_files(place.folder / "slow", 0.04 * place.strength, "read") as file:
+        place.environ["DOCTOR_FILE"] = str(file)
+        yield []
+
+
+@contextlib.contextmanager
+def slow_saves(place: Place) -> Iterator[list[str]]:
+    """A disk that takes its time to have written."""
+    with slow_files(place.folder / "slow", 0.1 * place.strength, "fsync") as file:
+        place.environ["DOCTOR_FILE"] = str(file)
+        yield []
+
+
+@contextlib.contextmanager
+def dead_files(place: Place) -> Iterator[list[str]]:
+    """A server of files that answers no read."""
+    with slow_files(place.folder / "dead", float("inf"), "read") as file:
+        place.environ["DOCTOR_FILE"] = str(file)
+        yield []
+
+
+@contextlib.contextmanager
+def full_disk(place: Place) -> Iterator[list[str]]:
+    """A file system of 1 MiB."""
+    disk = place.folder / "disk"
+    disk.mkdir()
+    _run("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk))
+    try:
+        place.environ["DOCTOR_FILE"] = str(disk / "log")
+        yield []
+    finally:
+        _run("umount", "-l", str(disk))
+
+
+@contextlib.contextmanager
+def full_shm(place: Place) -> Iterator[list[str]]:
+    """/dev/shm of 1 MiB, as small containers have, for the job alone."""
+    script = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"'
+    yield ["unshare", "-m", "sh", "-c", script, "sh"]
+
+
+@contextlib.contextmanager
+def taken_port(place: Place) -> Iterator[list[str]]:
+    """A process that listens where the rank is to listen."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place.environ["DOCTOR_PORT"] = str(server.getsockname()[1])
+        yield []
+
+
+@contextlib.contextmanager
+def other_program(place: Place) -> Iterator[list[str]]:
+    """A rank runs an older copy of the program, in which a tensor has another name."""
+    script = Path(__file__).with_name("doctor_ranks.py").read_text()
+    (place.folder / "doctor_ranks.py").write_text(script.replace('name="grad"', 'name="gradient"'))
+    place.environ["DOCTOR_OTHER"] = str(place.folder / "doctor_ranks.py")
+    yield []
+
+
+# Of several hosts: namespaces on one bridge, which a program called ssh reaches.
+
+
+@contextlib.contextmanager
+def lab(place: Place, setup: dict[int, str] | None = None, rate_bits: float = 1e9) -> Iterator[Lab]:
+    """HOSTS namespaces that take themselves for hosts.  setup: of each what its shell runs first."""
+    with build(HOSTS, rate_bits, 0.04) as found:
+        for host in range(HOSTS):
+            (place.folder / f"boot-{host}").write_text(f"00000000-0000-0000-0000-{host:012}\n")
+            (place.folder / f"hosts-{host}").write_text(
+                f"127.0.0.1 localhost\n{found.address(host)} {os.uname().nodename}\n"
+            )
+            (place.folder / f"setup-{host}").write_text(
+                f"mount --bind {place.folder}/boot-{host} /proc/sys/kernel/random/boot_id\n"
+                f"mount --bind {place.folder}/hosts-{host} /etc/hosts\n{(setup or {}).get(host, '')}\n"
+            )
+        (place.folder / "ssh").write_text(
+            '#!/bin/sh\nwhile [ "$1" != "--" ]; do shift; done\n'
+            "host=$((${2##*.} - 1))\n"
+            f"exec ip netns exec {found.namespaces[0][:-1]}$host sh -c "
+            f'". {place.folder}/setup-$host; $3"\n'
+        )
+        (place.folder / "ssh").chmod(0o755)
+        place.environ["PATH"] = f"{place.folder}:{os.environ['PATH']}"
+        place.lab = found
+        yield found
+
+
+def hosts_of(place: Place, ranks: int = 0) -> str:
+    """For -H."""
+    assert place.lab is not None
+    slots = f":{ranks}" if ranks else ""
+    return ",".join(f"{place.lab.address(host)}{slots}" for host in range(HOSTS))
+
+
+def address_of(place: Place) -> str:
+    assert place.lab is not None
+    return place.lab.address(place.who)
+
+
+def _in(found: Lab, host: int, *words: str) -> None:
+    _run("ip", "netns", "exec", found.namespaces[host], *words)
+
+
+@contextlib.contextmanager
+def slow_link(place: Place) -> Iterator[list[str]]:
+    """The link of one host has a small part of the rate of the others."""
+    with lab(place) as found:
+        rate = f"{int(60e6 / place.strength)}bit"
+        shape = ("root", "tbf", "rate", rate, "burst", "70000", "limit", "300000")
+        _run("tc", "qdisc", "replace", "dev", found.port(place.who), *shape)
+        _in(found, place.who, "tc", "qdisc", "replace", "dev", "eth0", *shape)
+        yield []
+
+
+@contextlib.contextmanager
+def lossy_link(place: Place) -> Iterator[list[str]]:
+    """The link of one host is away for some milliseconds, again and again, as with a bad cable."""
+    ends = threading.Event()
+    with lab(place) as found:
+
+        def flap() -> None:
+            port = found.port(place.who)
+            while not ends.wait(0.12):
+                for state in ("down", "up"):
+                    subprocess.run(["ip", "link", "set", port, state], check=False)
+
+        flapping = threading.Thread(target=flap)
+        flapping.start()
+        try:
+            yield []
+        finally:
+            ends.set()
+            flapping.join()
+
+
+@contextlib.contextmanager
+def dead_link(place: Place) -> Iterator[list[str]]:
+    """From the fourth second on nothing passes the link of one host."""
+    with lab(place) as found:
+
+        def cut() -> None:
+            subprocess.run(["ip", "link", "set", found.port(place.who), "down"], check=False)
+
+        timer = threading.Timer(6.0, cut)
+        timer.start()
+        try:
+            yield []
+        finally:
+            timer.cancel()
+            timer.join()
+
+
+# Before a job.
+
+
+@contextlib.contextmanager
+def healthy_hosts(place: Place) -> Iterator[list[str]]:
+    with lab(place):
+        yield []
+
+
+def _with_setup(text: str):  # type: ignore[no-untyped-def]
+    """The host `who` runs this first; {folder} is the job's."""
+
+    @contextlib.contextmanager
+    def around(place: Place) -> Iterator[list[str]]:
+        with lab(place, {place.who: text.format(folder=place.folder)}):
+            yield []
+
+    return around
+
+
+other_python = _with_setup("exec echo 'bash: python: command not found' >&2; exit 127")
+no_key = _with_setup("echo 'Permission denied (publickey).' >&2; exit 255")
+small_shm = _with_setup("mount -t tmpfs -o size=16m tmpfs /dev/shm")
+few_files = _with_setup("ulimit -n 80")
+little_locked = _with_setup("ulimit -l 64")
+loopback_name = _with_setup("echo '127.0.1.1 '$(hostname) > {folder}/hosts-bad; mount --bind {folder}/hosts-bad /etc/hosts")
+
+
+@contextlib.contextmanager
+def silent_names(place: Place) -> Iterator[list[str]]:
+    """A server of names that answers nothing."""
+    (place.folder / "silent.py").write_text(
+        "import socket, time\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+        "s.bind(('127.0.0.9', 53))\ntime.sleep(30)\n"
+    )
+    text = (
+        f"echo 127.0.0.1 localhost > {place.folder}/hosts-bad; mount --bind {place.folder}/hosts-bad /etc/hosts; "
+        f"echo 'nameserver 127.0.0.9' > {place.folder}/resolv; "
+        f"echo 'options timeout:1 attempts:2' >> {place.folder}/resolv; "
+        f"mount --bind {place.folder}/resolv /etc/resolv.conf; "
+        f"{sys.executable} {place.folder}/silent.py >/dev/null 2>&1 & sleep 0.3"
+    )
+    with lab(place, {place.who: text}):
+        yield []
+
+
+@contextlib.contextmanager
+def other_version(place: Place) -> Iterator[list[str]]:
+    """A host whose NumPy says that it is another one."""
+    info = place.folder / "other" / "numpy-9.9.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 9.9\n")
+    with lab(place, {place.who: f"export PYTHONPATH={place.folder}/other:$PYTHONPATH"}):
+        yield []
+
+
+@contextlib.contextmanager
+def other_clock(place: Place) -> Iterator[list[str]]:
+    """A host whose clock is some seconds ahead."""
+    (place.folder / "clock.c").write_text(
+        "#define _GNU_SOURCE\n#include <time.h>\n#include <sys/syscall.h>\n#include <unistd.h>\n"
+        "int clock_gettime(clockid_t id, struct timespec *t) {\n"
+        "  long r = syscall(SYS_clock_gettime, id, t);\n"
+        f"  if (id == CLOCK_REALTIME) t->tv_sec += {int(4 * place.strength)};\n  return r;\n}}\n"
+    )
+    shared = place.folder / "clock.so"
+    _run("gcc", "-shared", "-fPIC", "-o", str(shared), str(place.folder / "clock.c"))
+    with lab(place, {place.who: f"export LD_PRELOAD={shared}"}):
+        yield []
+
+
+@contextlib.contextmanager
+def firewall(place: Place) -> Iterator[list[str]]:
+    """A host that lets no connection out to high ports."""
+    with lab(place) as found:
+        _in(found, place.who, "ip", "rule", "add", "dport", "1024-65534", "ipproto", "tcp", "unreachable")
+        yield []
+
+
+@contextlib.contextmanager
+def silent_firewall(place: Place) -> Iterator[list[str]]:
+    """A host whose answers on high ports are dropped."""
+    with lab(place) as found:
+        _in(found, place.who, "ip", "rule", "add", "sport", "1024-65534", "ipproto", "tcp", "blackhole")
+        yield []
+
+
+@contextlib.contextmanager
+def mtu_hole(place: Place) -> Iterator[list[str]]:
+    """Hosts of 9,000 bytes a packet, and a switch that drops those at the port of one."""
+    with lab(place) as found:
+        for host in range(HOSTS):
+            _in(found, host, "ip", "link", "set", "eth0", "mtu", "9000", "gso_max_segs", "1")
+            if host != place.who:
+                _run("ip", "link", "set", found.port(host), "mtu", "9000", "gso_max_segs", "1")
+        yield []
+
+
+@contextlib.contextmanager
+def thin_link(place: Place) -> Iterator[list[str]]:
+    """The link of one host has a twentieth of the rate of the others."""
+    with lab(place, rate_bits=2e9) as found:
+        shape = ("root", "tbf", "rate", f"{int(100e6 / place.strength)}bit", "burst", "70000", "limit", "300000")
+        _in(found, place.who, "tc", "qdisc", "replace", "dev", "eth0", *shape)
+        yield []
+
+
+@contextlib.contextmanager
+def quota(place: Place) -> Iterator[list[str]]:
+    """A host on which a control group allows half a processor."""
+    with (
+        control_group("cpu", cpu__cfs_quota_us="50000", cpu__cfs_period_us="100000") as group,
+        lab(place, {place.who: f"echo $$ > {group}/cgroup.procs"}),
+    ):
+        yield []
+
+
+@contextlib.contextmanager
+def left_over(place: Place) -> Iterator[list[str]]:
+    """A rank whose launcher is gone."""
+    with lab(place):
+        orphan = _orphan()
+        try:
+            yield []
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(orphan, signal.SIGKILL)
+
+
+def _orphan() -> int:
+    done = subprocess.run(
+        ["sh", "-c", "RABIT_RANK=3 sleep 60 >/dev/null 2>&1 & echo $!"], capture_output=True, text=True, check=True
+    )
+    return int(done.stdout)
+
+
+def missing() -> str:
+    """Why namespaces, control groups and mounts cannot be made here; "": they can."""
+    if os.geteuid() != 0:
+        return "it takes root"
+    absent = [name for name in ("ip", "tc", "mount", "unshare") if shutil.which(name) is None]
+    return f"not installed: {', '.join(absent)}" if absent else ""
