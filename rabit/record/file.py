@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import mmap
@@ -11,6 +12,7 @@ import struct
 import sys
 import threading
 import time
+import zlib
 from typing import IO, Any
 
 from rabit.errors import InvalidArgument
@@ -24,6 +26,7 @@ __all__ = ["STACK_SIGNAL", "RecordFile"]
 STACK_SIGNAL = signal.SIGRTMIN + 17
 _VERSIONED = ("torch", "numpy", "mxnet", "mpi4py", "jax")
 _LONGEST_TEXT = 36
+_LONGEST_SCRIPT = 1 << 20
 # "steps", "last_step_ns" and "step_ns" stand next to each other: one write in every step.
 _STEPS = layout.COUNTER_PLACES["steps"]
 _THREE = struct.Struct("<3q")
@@ -43,7 +46,10 @@ class RecordFile:
         self._stacks: IO[bytes] | None = None
         self.is_used = True  # by an engine
         try:
-            with open(path, "wb+") as file:  # noqa: PTH123
+            # Not the file of a process that still has it mapped: it would be cut under its feet.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)  # noqa: PTH108
+            with open(path, "xb+") as file:  # noqa: PTH123
                 os.fchmod(file.fileno(), 0o600)
                 file.truncate(layout.FILE_BYTES)
                 self._map = mmap.mmap(file.fileno(), layout.FILE_BYTES)
@@ -142,14 +148,15 @@ class RecordFile:
 
 
 def _process_facts(pid: int) -> dict[str, Any]:
-    main = sys.modules.get("__main__")
+    script = str(getattr(sys.modules.get("__main__"), "__file__", "") or "")
     loaded = {name: str(getattr(sys.modules.get(name), "__version__", "")) for name in _VERSIONED}
     return {
         "pid": pid,
         "start_ticks": start_ticks(pid),
         "main_thread": threading.main_thread().ident,
         "main_native": threading.main_thread().native_id,
-        "script": str(getattr(main, "__file__", "") or ""),
+        "script": script,
+        "script_hash": _content(script),
         "folder": os.getcwd(),  # noqa: PTH109
         "realtime_ns": time.time_ns(),
         "monotonic_ns": time.monotonic_ns(),
@@ -160,3 +167,12 @@ def _process_facts(pid: int) -> dict[str, Any]:
         },
         **host_facts(),
     }
+
+
+def _content(path: str) -> str:
+    """Of a file, so that copies of one program are told apart; "": there is none."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            return f"{zlib.crc32(file.read(_LONGEST_SCRIPT)):08x}"
+    except OSError:
+        return ""

@@ -87,7 +87,11 @@ def little_memory(place: Place) -> Iterator[list[str]]:
 def thrashing(place: Place) -> Iterator[list[str]]:
     """A group that the rank enters by itself, and a file larger than its limit."""
     file = Path("/var/tmp") / f"rabit-doctor-{os.getpid()}"
-    file.write_bytes(os.urandom(1 << 20) * int(120 * place.strength))
+    with file.open("wb") as written:
+        written.write(os.urandom(1 << 20) * int(120 * place.strength))
+        written.flush()
+        os.fsync(written.fileno())
+        os.posix_fadvise(written.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     try:
         with control_group("memory", memory__limit_in_bytes="90M") as folder:
             place.environ.update(DOCTOR_GROUP=str(folder), DOCTOR_FILE=str(file))
@@ -299,7 +303,9 @@ no_key = _with_setup("echo 'Permission denied (publickey).' >&2; exit 255")
 small_shm = _with_setup("mount -t tmpfs -o size=16m tmpfs /dev/shm")
 few_files = _with_setup("ulimit -n 80")
 little_locked = _with_setup("ulimit -l 64")
-loopback_name = _with_setup("echo '127.0.1.1 '$(hostname) > {folder}/hosts-bad; mount --bind {folder}/hosts-bad /etc/hosts")
+loopback_name = _with_setup(
+    "echo '127.0.1.1 '$(hostname) > {folder}/hosts-bad; mount --bind {folder}/hosts-bad /etc/hosts"
+)
 
 
 @contextlib.contextmanager
@@ -349,7 +355,18 @@ def other_clock(place: Place) -> Iterator[list[str]]:
 def firewall(place: Place) -> Iterator[list[str]]:
     """A host that lets no connection out to high ports."""
     with lab(place) as found:
-        _in(found, place.who, "ip", "rule", "add", "dport", "1024-65534", "ipproto", "tcp", "unreachable")
+        _in(
+            found,
+            place.who,
+            "ip",
+            "rule",
+            "add",
+            "dport",
+            "1024-65534",
+            "ipproto",
+            "tcp",
+            "unreachable",
+        )
         yield []
 
 
@@ -357,7 +374,18 @@ def firewall(place: Place) -> Iterator[list[str]]:
 def silent_firewall(place: Place) -> Iterator[list[str]]:
     """A host whose answers on high ports are dropped."""
     with lab(place) as found:
-        _in(found, place.who, "ip", "rule", "add", "sport", "1024-65534", "ipproto", "tcp", "blackhole")
+        _in(
+            found,
+            place.who,
+            "ip",
+            "rule",
+            "add",
+            "sport",
+            "1024-65534",
+            "ipproto",
+            "tcp",
+            "blackhole",
+        )
         yield []
 
 
@@ -376,7 +404,16 @@ def mtu_hole(place: Place) -> Iterator[list[str]]:
 def thin_link(place: Place) -> Iterator[list[str]]:
     """The link of one host has a twentieth of the rate of the others."""
     with lab(place, rate_bits=2e9) as found:
-        shape = ("root", "tbf", "rate", f"{int(100e6 / place.strength)}bit", "burst", "70000", "limit", "300000")
+        shape = (
+            "root",
+            "tbf",
+            "rate",
+            f"{int(100e6 / place.strength)}bit",
+            "burst",
+            "70000",
+            "limit",
+            "300000",
+        )
         _in(found, place.who, "tc", "qdisc", "replace", "dev", "eth0", *shape)
         yield []
 
@@ -386,7 +423,14 @@ def quota(place: Place) -> Iterator[list[str]]:
     """A host on which a control group allows half a processor."""
     with (
         control_group("cpu", cpu__cfs_quota_us="50000", cpu__cfs_period_us="100000") as group,
-        lab(place, {place.who: f"echo $$ > {group}/cgroup.procs"}),
+        lab(
+            place,
+            {
+                # ip netns has mounted another /sys.
+                place.who: "mount -t tmpfs tmpfs /sys/fs/cgroup; mkdir /sys/fs/cgroup/cpu; "
+                f"mount -t cgroup -o cpu cgroup /sys/fs/cgroup/cpu; echo $$ > {group}/cgroup.procs"
+            },
+        ),
     ):
         yield []
 
@@ -405,7 +449,10 @@ def left_over(place: Place) -> Iterator[list[str]]:
 
 def _orphan() -> int:
     done = subprocess.run(
-        ["sh", "-c", "RABIT_RANK=3 sleep 60 >/dev/null 2>&1 & echo $!"], capture_output=True, text=True, check=True
+        ["sh", "-c", "RABIT_RANK=3 sleep 60 >/dev/null 2>&1 & echo $!"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return int(done.stdout)
 

@@ -7,6 +7,7 @@ name of the injection in the doctor's table; it is called on rank WHO in every s
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import resource
 import signal
@@ -72,7 +73,7 @@ def loader_disk(step: int, strength: float) -> None:
     """A file whose reads take long."""
 
     def _next_data() -> None:
-        with open(os.environ["DOCTOR_FILE"], "rb", buffering=0) as file:
+        with Path(os.environ["DOCTOR_FILE"]).open("rb", buffering=0) as file:
             os.pread(file.fileno(), 4096, step * 4096)
 
     _next_data()
@@ -107,7 +108,7 @@ def checkpoint_disk(step: int, strength: float) -> None:
     """A disk that takes its time to have written, every fourth step."""
 
     def save_checkpoint() -> None:
-        with open(os.environ["DOCTOR_FILE"], "rb+") as file:
+        with Path(os.environ["DOCTOR_FILE"]).open("rb+") as file:
             file.write(b"weights")
             file.flush()
             os.fsync(file.fileno())
@@ -211,23 +212,36 @@ def swapping(step: int, strength: float) -> None:
 
 
 def disk_full(step: int, strength: float) -> None:
-    with open(os.environ["DOCTOR_FILE"], "ab") as file:
+    with Path(os.environ["DOCTOR_FILE"]).open("ab") as file:
         file.write(bytes(1 << 19))
 
 
+def shm_full(step: int, strength: float) -> None:
+    """What a loader with shared memory does: the file has its size at once, and its pages do not."""
+    path = Path(f"/dev/shm/doctor-{os.getpid()}")
+    with path.open("wb+") as file:
+        path.unlink()
+        file.truncate(int(strength * (4 << 20)))
+        memory = mmap.mmap(file.fileno(), 0)
+        for page in range(0, len(memory), 4096):
+            memory[page] = 1
+
+
 def storage_hangs(step: int, strength: float) -> None:
-    with open(os.environ["DOCTOR_FILE"], "rb", buffering=0) as file:
+    with Path(os.environ["DOCTOR_FILE"]).open("rb", buffering=0) as file:
         file.read(10)
 
 
 def too_many_files(step: int, strength: float) -> None:
     if not kept:
         resource.setrlimit(resource.RLIMIT_NOFILE, (120, 120))
-    kept.append(open("/dev/null"))  # noqa: SIM115
+    kept.append(Path("/dev/null").open())  # noqa: SIM115
 
 
 def port_in_use(step: int, strength: float) -> None:
-    kept.append(socket.create_server(("127.0.0.1", int(os.environ["DOCTOR_PORT"])), reuse_port=False))
+    kept.append(
+        socket.create_server(("127.0.0.1", int(os.environ["DOCTOR_PORT"])), reuse_port=False)
+    )
 
 
 def ports_exhausted(step: int, strength: float) -> None:
@@ -278,9 +292,7 @@ FAULTS: dict[str, Callable[[int, float], None]] = {
     "slow-link": network,
     "lossy-link": network,
     "dead-link": network,
-    "shm-full": none,
     "launcher-died": none,
-    "terminated/job": none,
     "terminated/all": none,
     "throttled": foreign_load,
 }

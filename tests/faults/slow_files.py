@@ -22,7 +22,16 @@ _IN = struct.Struct("<IIQQIIIHH")
 _OUT = struct.Struct("<IiQ")
 _ATTR = struct.Struct("<6Q10I")
 _LOOKUP, _FORGET, _GETATTR, _SETATTR, _OPEN, _READ, _WRITE, _STATFS = 1, 2, 3, 4, 14, 15, 16, 17
-_RELEASE, _FSYNC, _FLUSH, _INIT, _OPENDIR, _RELEASEDIR, _ACCESS, _INTERRUPT = 18, 20, 25, 26, 27, 29, 34, 36
+_RELEASE, _FSYNC, _FLUSH, _INIT, _OPENDIR, _RELEASEDIR, _ACCESS, _INTERRUPT = (
+    18,
+    20,
+    25,
+    26,
+    27,
+    29,
+    34,
+    36,
+)
 _FILE_BYTES = 1 << 30
 
 
@@ -36,7 +45,9 @@ def _answer(operation: int, node: int, body: bytes) -> bytes | int:
     """The rest of an answer, or the number of an error."""
     if operation == _INIT:
         major, _, ahead, _ = struct.unpack_from("<IIII", body)
-        return struct.pack("<IIIIHHIIHHI7I", major, 31, ahead, 0, 12, 9, 1 << 16, 1, 0, 0, 0, *[0] * 7)
+        return struct.pack(
+            "<IIIIHHIIHHI7I", major, 31, ahead, 0, 12, 9, 1 << 16, 1, 0, 0, 0, *[0] * 7
+        )
     if operation == _LOOKUP:
         if body.rstrip(b"\0") != b"data":
             return errno.ENOENT
@@ -57,7 +68,11 @@ def _answer(operation: int, node: int, body: bytes) -> bytes | int:
 
 
 def main() -> None:
-    folder, seconds, slow = sys.argv[1], float(sys.argv[2]), {"read": _READ, "fsync": _FSYNC}[sys.argv[3]]
+    folder, seconds, slow = (
+        sys.argv[1],
+        float(sys.argv[2]),
+        {"read": _READ, "fsync": _FSYNC}[sys.argv[3]],
+    )
     device = os.open("/dev/fuse", os.O_RDWR)
     options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other"
     libc = ctypes.CDLL(None, use_errno=True)

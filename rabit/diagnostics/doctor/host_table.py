@@ -37,7 +37,14 @@ class HostRow:
 
 def _no_start(view: HostsView) -> list[Found]:
     return [
-        Found(0.97, (), [host], "", [problem], {"by_hand": by_hand or "rabitrun on that host", "host": host})
+        Found(
+            0.97,
+            (),
+            [host],
+            "",
+            [problem],
+            {"by_hand": by_hand or "rabitrun on that host", "host": host},
+        )
         for host, (problem, by_hand) in view.silent.items()
     ]
 
@@ -54,7 +61,9 @@ def _versions(view: HostsView) -> list[Found]:
             continue
         shown = ", ".join(f"{host} {version}" for host, version in by_host.items())
         score = 0.95 if name in ("rabit", "python", "torch") else 0.65
-        found.append(Found(score, (), odd, "", [f"{name}: {shown}"], {"name": name, "version": usual}))
+        found.append(
+            Found(score, (), odd, "", [f"{name}: {shown}"], {"name": name, "version": usual})
+        )
     return found
 
 
@@ -72,13 +81,21 @@ def _loopback_name(view: HostsView) -> list[Found]:
             {"host": host, "name": facts["name"]},
         )
         for host, facts in view.hosts.items()
-        if facts["addresses"] and all(each.startswith("127.") or each == "::1" for each in facts["addresses"])
+        if facts["addresses"]
+        and all(each.startswith("127.") or each == "::1" for each in facts["addresses"])
     ]
 
 
 def _slow_names(view: HostsView) -> list[Found]:
     return [
-        Found(0.8, (), [host], "", [f"{host} takes {facts['resolving_s']:.1f} s to look itself up"], {"host": host})
+        Found(
+            0.8,
+            (),
+            [host],
+            "",
+            [f"{host} takes {facts['resolving_s']:.1f} s to look itself up"],
+            {"host": host},
+        )
         for host, facts in view.hosts.items()
         if facts["resolving_s"] > 1.0
     ]
@@ -92,7 +109,9 @@ def _unreachable(view: HostsView, kinds: Sequence[str]) -> list[Found]:
                 back = view.reached.get(peer, {}).get(host, {})
                 way = "one way only" if "problem" not in back and back else "both ways"
                 text = f"{host} to {peer}: {answer['problem']} ({way})"
-                found.append(Found(0.93, (), [host, peer], "", [text], {"host": peer, "from": host}))
+                found.append(
+                    Found(0.93, (), [host, peer], "", [text], {"host": peer, "from": host})
+                )
     return found
 
 
@@ -109,7 +128,12 @@ def _stuck(view: HostsView) -> list[Found]:
     for each in found:
         mtus = [f"{host} {view.hosts[host]['mtu']}" for host in each.hosts if host in view.hosts]
         found[found.index(each)] = Found(
-            each.score, (), each.hosts, "", [*each.evidence, f"MTU of their interfaces: {'; '.join(mtus)}"], each.values
+            each.score,
+            (),
+            each.hosts,
+            "",
+            [*each.evidence, f"MTU of their interfaces: {'; '.join(mtus)}"],
+            each.values,
         )
     return found
 
@@ -123,15 +147,21 @@ def _slow_link(view: HostsView) -> list[Found]:
     }
     if len(rates) < 3:
         return []
-    usual = sorted(rates.values())[len(rates) // 2]
-    return [
-        Found(
-            0.7, (), [host, peer], "", [f"{host} to {peer} carries {rate:.0f} MB/s, others {usual:.0f} MB/s"],
-            {"host": host, "peer": peer},
-        )
-        for (host, peer), rate in rates.items()
-        if rate < 0.3 * usual
-    ]  # fmt: skip
+    best = max(rates.values())
+    slow = {pair: rate for pair, rate in rates.items() if rate < 0.2 * best}
+    if not slow:
+        return []
+    # A host that is in all slow pairs and in no other is named alone.
+    fast = [pair for pair in rates if pair not in slow]
+    common = [
+        host
+        for host in sorted(set[str]().union(*slow))
+        if all(host in pair for pair in slow) and not any(host in pair for pair in fast)
+    ]
+    (host, peer), rate = min(slow.items(), key=lambda item: item[1])
+    evidence = [f"{host} to {peer} carries {rate:.0f} MB/s, the best pair {best:.0f} MB/s"]
+    hosts = common or [host, peer]
+    return [Found(0.7, (), hosts, "", evidence, {"hosts": " and ".join(hosts)})]
 
 
 def _clocks(view: HostsView) -> list[Found]:
@@ -139,7 +169,14 @@ def _clocks(view: HostsView) -> list[Found]:
         return []
     usual = sorted(facts["clock_s"] for facts in view.hosts.values())[(len(view.hosts) - 1) // 2]
     return [
-        Found(0.75, (), [host], "", [f"{host} is off by {facts['clock_s'] - usual:+.2f} s"], {"host": host})
+        Found(
+            0.75,
+            (),
+            [host],
+            "",
+            [f"{host} is off by {facts['clock_s'] - usual:+.2f} s"],
+            {"host": host},
+        )
         for host, facts in view.hosts.items()
         if abs(facts["clock_s"] - usual) > 0.1 + 2 * facts["clock_error_s"] + 1.0
     ]
@@ -158,23 +195,37 @@ def _small_shm(view: HostsView) -> list[Found]:
 def _few_files(view: HostsView) -> list[Found]:
     need = 64 + 16 * len(view.hosts)
     return [
-        Found(0.8, (), [host], "", [f"{host} allows {limit} open files; a job needs {need} and more"], {"need": 4096})
+        Found(
+            0.8,
+            (),
+            [host],
+            "",
+            [f"{host} allows {limit} open files; a job needs {need} and more"],
+            {"need": 4096},
+        )
         for host, facts in view.hosts.items()
         if 0 <= (limit := facts["own"]["limits"]["open_files"]) < max(need, 256)
     ]
 
 
 def _locked_memory(view: HostsView) -> list[Found]:
+    limits = {host: facts["own"]["limits"]["locked_bytes"] for host, facts in view.hosts.items()}
+    most = max((limit if limit >= 0 else 1 << 62 for limit in limits.values()), default=0)
     return [
-        Found(0.55, (), [host], "", [f"{host} allows {limit >> 10} KiB of locked memory"], {"host": host})
-        for host, facts in view.hosts.items()
-        if 0 <= (limit := facts["own"]["limits"]["locked_bytes"]) < 64 << 10
-    ]
+        Found(
+            0.65, (), [host], "", [f"{host} allows {limit >> 10} KiB of locked memory, another host more"],
+            {"host": host},
+        )
+        for host, limit in limits.items()
+        if 0 <= limit <= 64 << 10 and limit < most
+    ]  # fmt: skip
 
 
 def _full_disk(view: HostsView) -> list[Found]:
     return [
-        Found(0.8, (), [host], "", [f"/tmp of {host} has {free / _MIB:.0f} MiB left"], {"host": host})
+        Found(
+            0.8, (), [host], "", [f"/tmp of {host} has {free / _MIB:.0f} MiB left"], {"host": host}
+        )
         for host, facts in view.hosts.items()
         if (free := facts["facts"].get("disk_free_bytes", 1 << 40)) < 64 * _MIB
     ]
@@ -198,7 +249,11 @@ def _instructions(view: HostsView) -> list[Found]:
         return []
     usual = Counter(flags.values()).most_common(1)[0][0]
     odd = [host for host, flag in flags.items() if flag != usual]
-    return [Found(0.5, (), odd, "", [f"{', '.join(odd)} have other vector instructions than the rest"], {})]
+    return [
+        Found(
+            0.5, (), odd, "", [f"{', '.join(odd)} have other vector instructions than the rest"], {}
+        )
+    ]
 
 
 def _left_over(view: HostsView) -> list[Found]:
@@ -228,8 +283,8 @@ HOST_ROWS: tuple[HostRow, ...] = (
             "--network-interfaces"),
     HostRow("data-stuck", "connections open and data gets stuck", _stuck, "4 MiB each way after the connection",
             "give the interfaces of both hosts one MTU, or sysctl net.ipv4.tcp_mtu_probing=1"),
-    HostRow("slow-link", "a link is far slower than the others", _slow_link, "4 MiB each way, against the median pair",
-            "see ethtool of {host} and {peer}: negotiated speed, cable, shared port"),
+    HostRow("slow-link", "a link is far slower than the others", _slow_link, "4 MiB each way, against the best pair",
+            "see ethtool of {hosts}: negotiated speed, cable, shared port"),
     HostRow("clocks-differ", "clocks differ", _clocks, "time of each host against the middle of the request",
             "start NTP (chrony) on {host}"),
     HostRow("small-shm", "/dev/shm is small", _small_shm, "room in /dev/shm",

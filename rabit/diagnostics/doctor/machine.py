@@ -8,25 +8,29 @@ from typing import Any
 
 from rabit.diagnostics.doctor.cause import Found
 from rabit.diagnostics.doctor.picture import Picture, RankView
+from rabit.diagnostics.doctor.program import STORAGE
 from rabit.diagnostics.look.stacks import ranks_text
 
 __all__ = [
     "crashed",
     "disk_full",
     "foreign_load",
-    "gil_held",
+    "launcher_died",
     "killed",
     "leak",
     "one_thread",
     "out_of_memory",
     "oversubscribed",
     "pinned",
+    "port_in_use",
+    "ports_exhausted",
     "shm_full",
     "stopped",
     "storage_hangs",
     "swapping",
     "terminated",
     "throttled",
+    "too_many_files",
 ]
 
 _GIB = 1 << 30
@@ -42,7 +46,9 @@ def stopped(picture: Picture) -> Found | None:
     who = f"process {tracer} traces it" if tracer else "its state is T"
     evidence = [f"{ranks_text(ranks)} is stopped: {who}"]
     if picture.phase == "ended":
-        evidence = [f"{ranks_text(ranks)} was stopped (state T) when it was seen last, and then taken for lost"]
+        evidence = [
+            f"{ranks_text(ranks)} was stopped (state T) when it was seen last, and then taken for lost"
+        ]
     values = {
         "pids": " ".join(str(view.header.get("pid")) for view in views),
         "host": views[0].host,
@@ -109,9 +115,15 @@ def oversubscribed(picture: Picture) -> Found | None:
         delay = sum(view.delay_share for view in views)
         used = sum(view.processor_share for view in views)
         wanted = sum(max(1, int(view.header.get("omp_threads", 0))) for view in views)
-        if not cores or wanted <= cores or delay < 0.3 * len(views) or used < 0.6 * cores:
+        foreign = sum(each["cores"] for each in _foreign(picture, host))
+        if (
+            not cores
+            or wanted <= cores
+            or delay < 0.3 * len(views)
+            or used < 0.6 * (cores - foreign)
+        ):
             continue
-        if sum(each["cores"] for each in _foreign(picture, host)) > 0.5:
+        if foreign > 0.6 * cores:
             continue
         threads = max(int(view.header.get("omp_threads", 0)) for view in views)
         evidence = [
@@ -139,7 +151,8 @@ def one_thread(picture: Picture) -> Found | None:
         cores = int(picture.hosts.get(host, {}).get("processors", 0))
         per_rank = cores // max(1, len(views))
         threads = [int(view.header.get("omp_threads", 0)) for view in views]
-        used = sum(view.processor_share for view in views)
+        # Those that wait for a core want one.
+        used = sum(min(1.0, view.processor_share + view.delay_share) for view in views)
         if per_rank >= 2 and set(threads) == {1} and used > 0.7 * len(views):
             evidence = [
                 f"OMP_NUM_THREADS is 1 on {host}, where {len(views)} ranks share {cores} cores and use {used:.1f}"
@@ -206,26 +219,6 @@ def pinned(picture: Picture) -> Found | None:
     return None
 
 
-def gil_held(picture: Picture) -> Found | None:
-    """A late rank's threads stand still in Python while the process computes in native code."""
-    for view in [picture.ranks[rank] for rank in picture.late]:
-        threads = [each for each in view.document.get("stacks", [])[-1:] for each in each]
-        busy = [
-            thread
-            for thread in threads
-            if not thread["main"] and thread["frames"] and "ctypes" in str(thread["frames"][:2])
-        ]
-        if busy:
-            file, line, function = busy[0]["frames"][0]
-            evidence = [
-                f"a thread of rank {view.rank} is in native code at {file}:{line}, in {function}"
-            ]
-            return Found(
-                0.6, [view.rank], [view.host], view.line, evidence, {"line": f"{file}:{line}"}
-            )
-    return None
-
-
 def swapping(picture: Picture) -> Found | None:
     """A rank waits for pages of its own memory."""
     for view in _suspects(picture):
@@ -253,10 +246,7 @@ def storage_hangs(picture: Picture) -> Found | None:
     """A process sleeps without an end in the kernel, in a file system."""
     for view in _suspects(picture):
         where = str(view.process.get("waits_in", ""))
-        is_storage = any(
-            word in where
-            for word in ("nfs", "fuse", "rpc", "request_wait_answer", "ext4", "xfs", "io_schedule")
-        )
+        is_storage = any(word in where for word in STORAGE)
         if view.state == "D" and picture.phase in ("hung", "idle"):
             evidence = [
                 f"rank {view.rank} sleeps in the kernel ({where or 'state D'}) and takes no signal"
@@ -271,7 +261,7 @@ def storage_hangs(picture: Picture) -> Found | None:
             )
         if is_storage and picture.phase in ("hung", "idle") and view.rank in picture.late:
             evidence = [f"rank {view.rank} waits for a file system ({where}) at {view.line}"]
-            return Found(0.88, [view.rank], [view.host], view.line, evidence, {"where": where})
+            return Found(0.92, [view.rank], [view.host], view.line, evidence, {"where": where})
     return None
 
 
@@ -279,7 +269,9 @@ def leak(picture: Picture) -> Found | None:
     """The memory of a rank grows without an end."""
     for view in picture.ranks.values():
         sizes = [
-            (sample["time_ns"], sample["rss_bytes"]) for sample in view.samples if sample.get("rss_bytes")
+            (sample["time_ns"], sample["rss_bytes"])
+            for sample in view.samples
+            if sample.get("rss_bytes")
         ]
         if len(sizes) < 10:
             continue
@@ -426,6 +418,18 @@ def shm_full(picture: Picture) -> Found | None:
     """/dev/shm has no room."""
     found = _full(picture, "shm", 1 << 20)
     bus = _ended_by(picture, (-7,))
+    small = [
+        each
+        for each in bus
+        if 0 < picture.hosts.get(each.host, {}).get("shm_bytes", 0) <= 128 << 20
+    ]
+    if small:  # What was in it has gone with the rank.
+        total = picture.hosts[small[0].host]["shm_bytes"] / 1e6
+        evidence = [
+            f"rank {small[0].rank} was killed by SIGBUS, and /dev/shm of {small[0].host} has {total:.0f} MB"
+        ]
+        values = {"host": small[0].host, "free": f"{total:.0f} MB"}
+        return Found(0.95, [each.rank for each in small], [small[0].host], "", evidence, values)
     if found is None or not (
         bus or picture.phase == "starting" or _says(picture, "No space left", "shared memory")
     ):
@@ -451,7 +455,10 @@ def disk_full(picture: Picture) -> Found | None:
         ranks,
         [view.host],
         view.line,
-        [str(view.end.get("message", "")).partition("\n")[0]],
+        [
+            f"rank {view.rank} raised {view.end.get('raised')}: "
+            + str(view.end.get("message", "")).partition("\n")[0]
+        ],
         {"host": view.host},
     )
 
@@ -465,3 +472,62 @@ def _says(picture: Picture, *words: str) -> list[int]:
             for word in words
         )
     ]
+
+
+def _own_error(picture: Picture, score: float, *words: str) -> Found | None:
+    """A rank raised an error that says one of `words`."""
+    views = [
+        view
+        for view in picture.ranks.values()
+        if view.end.get("raised") and view.end.get("lost", -1) < 0
+    ]
+    for view in sorted(views, key=lambda view: float(view.end.get("at_s", 0.0))):
+        message = str(view.end.get("message", "")).partition("\n")[0]
+        if any(word in message for word in words):
+            limits = view.header.get("limits", {})
+            evidence = [f"rank {view.rank} raised {view.end['raised']}: {message}"]
+            values = {"host": view.host, "line": view.line, "limit": limits.get("open_files", "?")}
+            return Found(score, [view.rank], [view.host], view.line, evidence, values)
+    return None
+
+
+def too_many_files(picture: Picture) -> Found | None:
+    """A limit of the process or the host on files, processes or threads."""
+    return _own_error(
+        picture,
+        0.95,
+        "Too many open files",
+        "can't start new thread",
+        "Resource temporarily unavailable",
+    )
+
+
+def port_in_use(picture: Picture) -> Found | None:
+    """Another process listens where a rank is to listen."""
+    return _own_error(picture, 0.95, "Address already in use", "address is already in use")
+
+
+def ports_exhausted(picture: Picture) -> Found | None:
+    """The host has no port left for another connection."""
+    return _own_error(picture, 0.95, "Cannot assign requested address")
+
+
+def launcher_died(picture: Picture) -> Found | None:
+    """No record says how its rank ended, and all stopped at the same moment."""
+    if picture.phase != "ended" or any(view.end for view in picture.ranks.values()):
+        return None
+    views = [view for view in picture.ranks.values() if view.counters.get("is_running")]
+    if not views or len(views) < len(picture.ranks):
+        return None
+    last = [view.counters.get("last_progress_ns", 0) for view in views]
+    apart = (max(last) - min(last)) / 1e9
+    if apart > 5.0:
+        return None
+    evidence = [
+        f"the records of all {len(views)} ranks end within {apart:.1f} s of each other, and none says why",
+        "a rank that fails by itself leaves its reason, and so does a launcher that lives",
+    ]
+    hosts = sorted({view.host for view in views})
+    return Found(
+        0.75, [view.rank for view in views], hosts, "", evidence, {"hosts": ", ".join(hosts)}
+    )

@@ -59,7 +59,9 @@ class RankView:
         """What is open and not agreed: some rank has not submitted it."""
         found = [operation for operation in self.open if not operation["agreed_ns"]]
         if not found and "status" in self.end:  # What waited has failed with its job.
-            failed = [operation for operation in self.operations[-8:] if operation["state"] == "failed"]
+            failed = [
+                operation for operation in self.operations[-8:] if operation["state"] == "failed"
+            ]
             found = [operation for operation in failed if not operation["agreed_ns"]]
         return found
 
@@ -109,6 +111,14 @@ class RankView:
             return 0.0
         return sum(_holds(each, words) for each in self.stacks) / len(self.stacks)
 
+    def sleeps_in(self, *words: str) -> float:
+        """The share of the looks in which its main thread slept in the kernel in one of `words`, or in state D."""
+        states = self.document.get("states", [])
+        found = [
+            state for state, place in states if state == "D" or any(word in place for word in words)
+        ]
+        return len(found) / len(states) if states else 0.0
+
     def frame_with(self, *words: str) -> str:
         """The innermost frame that holds one of `words`."""
         for stack in self.stacks:
@@ -136,6 +146,12 @@ class RankView:
         return (self.rate("run_delay_ms") or 0.0) / 1e3
 
     @property
+    def starved(self) -> float:
+        """Of the time in which its threads wanted a core, the share in which they had none."""
+        wanted = self.processor_share + self.delay_share
+        return self.delay_share / wanted if wanted else 0.0
+
+    @property
     def idle_s(self) -> float:
         """Since an operation has ended."""
         now_ns = int(self.process.get("time_ns", 0))
@@ -145,6 +161,15 @@ class RankView:
     @property
     def has_begun(self) -> bool:
         return bool(self.counters.get("submitted", 0))
+
+    @property
+    def links(self) -> Sequence[Mapping[str, Any]]:
+        """Its TCP connections to other hosts, as the kernel sees them; links_before: at the begin of the look."""
+        return list(self.document.get("links", []))
+
+    @property
+    def links_before(self) -> Sequence[Mapping[str, Any]]:
+        return list(self.document.get("links_before", []))
 
     @property
     def samples(self) -> Sequence[Mapping[str, int]]:
@@ -198,6 +223,21 @@ class Picture:
         """Seconds of a step, the median of all ranks; 0: nobody counts steps."""
         found = [each for view in self.ranks.values() for each in view.step_s[-50:]]
         return statistics.median(found) if found else 0.0
+
+    @cached_property
+    def communication_share(self) -> float:
+        """For how much of the time operations of a rank ran, the median of all ranks."""
+        shares = []
+        for view in self.ranks.values():
+            done = [
+                each
+                for each in view.operations[-200:]
+                if each["started_ns"] and each["finished_ns"]
+            ]
+            span = done[-1]["finished_ns"] - done[0]["submitted_ns"] if done else 0
+            if span > 0:
+                shares.append(sum(each["finished_ns"] - each["started_ns"] for each in done) / span)
+        return statistics.median(shares) if shares else 0.0
 
     @cached_property
     def oldest(self) -> tuple[Key, list[int], list[int]] | None:
@@ -290,7 +330,11 @@ class Picture:
         first = next((view for view in self.ranks.values() if view.operations), None)
         if first is None:
             return {}
-        agreed = {operation["round"]: operation["agreed_ns"] for operation in first.operations if operation["round"]}
+        agreed = {
+            operation["round"]: operation["agreed_ns"]
+            for operation in first.operations
+            if operation["round"]
+        }
         found = {}
         for rank, view in self.ranks.items():
             if view.header.get("boot") == first.header.get("boot"):

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
 
 from rabit.diagnostics.doctor.cause import Found
 from rabit.diagnostics.doctor.picture import Key, Picture, RankView
-from rabit.diagnostics.look.stacks import ranks_text
+from rabit.diagnostics.look.stacks import ranks_text, users_line
 
 __all__ = [
+    "STORAGE",
+    "gil_held",
+    "program_differs",
+    "replicas_differ",
     "blocking_call",
     "branch",
     "checkpoint",
@@ -61,7 +69,27 @@ _COMPILE = (
     "cpp_extension",
     "codecache",
 )
-_LOCKS = ("futex", "hrtimer_nanosleep")
+STORAGE = (
+    "nfs",
+    "fuse",
+    "rpc",
+    "request_wait_answer",
+    "folio_wait",
+    "io_schedule",
+    "ext4",
+    "xfs",
+    "blk",
+)
+_WAITING = (
+    "threading.py",
+    "queue.py",
+    "multiprocessing",
+    "selectors.py",
+    "socket.py",
+    "concurrent/futures",
+)
+# How often a second a thread wakes that waits for Python's lock: it asks for it every 5 ms.
+_WAKES = 60
 
 
 def _name(key: Key) -> str:
@@ -121,8 +149,10 @@ def cross_order(picture: Picture) -> Found | None:
                 _waiting_text(picture),
                 f"{ranks_text([rank])} waits for {_name(other)} at {view.line or '?'}",
             ]
-            values = {"a": _name(key), "b": _name(other), "rank": ranks_text([rank])}
-            return Found(0.92, missing, [view.host], view.line, evidence, values)
+            # Those that are fewer do it otherwise than the rest.
+            odd = min(missing, waiting, key=len)
+            values = {"a": _name(key), "b": _name(other), "rank": ranks_text(odd)}
+            return Found(0.92, odd, _hosts(picture, odd), picture.ranks[odd[0]].line, evidence, values)
     return None
 
 
@@ -206,7 +236,7 @@ def fork_deadlock(picture: Picture) -> Found | None:
             f"rank {view.rank} waits for its loader at {view.frame_with(*_LOADER)}",
             f"{len(stuck)} of {len(workers)} worker processes wait for a lock (futex), having used {spent} ms in all",
         ]
-        return Found(0.85, [view.rank], [view.host], view.line, evidence, {"workers": len(workers)})
+        return Found(0.9, [view.rank], [view.host], view.line, evidence, {"workers": len(workers)})
     return None
 
 
@@ -226,6 +256,8 @@ def loader_slow(picture: Picture) -> Found | None:
         workers = view.document.get("workers", [])
         busy = sum(worker.get("state") == "R" for worker in workers)
         if workers and not busy and picture.phase == "hung":
+            continue
+        if view.sleeps_in(*STORAGE) > 0.5 * share:
             continue
         waits_for_disk = sum(each.get("state") == "D" for each in [*workers, view.process])
         if waits_for_disk > busy:
@@ -254,17 +286,27 @@ def loader_disk(picture: Picture) -> Found | None:
     """The late rank or its workers wait for storage."""
     for view in _late_views(picture):
         processes = [view.process, *view.document.get("workers", [])]
-        asleep = [process for process in processes if process.get("state") == "D"]
+        asleep = [
+            process
+            for process in processes
+            if process.get("state") == "D"
+            or any(word in str(process.get("waits_in")) for word in STORAGE)
+        ]
         delay = (view.rate("block_io_ms") or 0.0) / 1e3
-        if not asleep and delay < 0.2:
+        own = view.sleeps_in(*STORAGE)
+        if max(delay, own) < 0.2 and (not asleep or not view.is_in(*_LOADER)):
+            continue
+        # Who saves is late because of that, and who waits for one page after another lacks memory.
+        if view.is_in(*_CHECKPOINT) > 0.3 or (view.rate("major_faults") or 0.0) > 50:
             continue
         rate = view.rate("read_bytes") or 0.0
-        share = max(delay, len(asleep) / len(processes))
+        share = max(delay, own, len(asleep) / len(processes))
         evidence = [f"rank {view.rank} or its workers wait for storage {share:.0%} of the time"]
         if rate:
             evidence.append(f"it reads {rate / 1e6:.1f} MB/s")
+        score = 0.93 if view.is_in(*_LOADER) > 0.3 else 0.65
         return Found(
-            0.65, [view.rank], [view.host], view.line, evidence, {"rate": f"{rate / 1e6:.1f}"}
+            score, [view.rank], [view.host], view.line, evidence, {"rate": f"{rate / 1e6:.1f}"}
         )
     return None
 
@@ -276,12 +318,15 @@ def data_skew(picture: Picture) -> Found | None:
     for view in _late_views(picture):
         peers = picture.median_of([view.rank], "processor_share")
         explained = max(
-            _loader_share(view), view.is_in(*_NETWORK), view.is_in(*_CHECKPOINT), view.is_in(*_COMPILE)
+            _loader_share(view),
+            view.is_in(*_NETWORK),
+            view.is_in(*_CHECKPOINT),
+            view.is_in(*_COMPILE),
         )
-        # Who waits for a core more than its peers do is late because of that.
-        is_starved = view.delay_share > 0.15 + 1.5 * picture.median_of([view.rank], "delay_share")
+        # Who lacks a core more than its peers do is late because of that.
+        is_starved = view.starved > 0.25 + picture.median_of([view.rank], "starved")
         factor = view.processor_share / peers if peers > 0.02 else 4.0
-        if view.processor_share < 0.3 or is_starved or explained > 0.3 or factor < 1.25:
+        if view.processor_share < 0.2 or is_starved or explained > 0.3 or factor < 1.25:
             continue
         share = picture.late_share.get(view.rank, 0.0)
         evidence = [
@@ -341,6 +386,38 @@ def checkpoint(picture: Picture) -> Found | None:
     return None
 
 
+def gil_held(picture: Picture) -> Found | None:
+    """The main thread of the late rank asks for Python's lock again and again, and another thread keeps it."""
+    for view in _late_views(picture):
+        wakes = view.rate("voluntary") or 0.0
+        stands = len({str(stack[:2]) for stack in view.stacks}) == 1
+        waits = "futex" in str(view.process.get("waits_in", ""))
+        if view.is_in_rabit or wakes < _WAKES or not stands or not waits:
+            continue
+        threads = [
+            users_line(thread["frames"])
+            for asked in view.document.get("stacks", [])[-1:]
+            for thread in asked
+            if not thread["main"] and thread["frames"] and not _is_waiting(thread["frames"][0])
+        ]
+        # A loop over a lock with a time limit wakes as often.
+        if not threads and _is_waiting(view.stack[0]):
+            continue
+        evidence = [
+            f"the main thread of rank {view.rank} asks for Python's lock {wakes:.0f} times a second at {view.line}",
+            *(f"another thread is at {line}" for line in threads[:2]),
+        ]
+        line = threads[0] if threads else "the native call of another thread"
+        score = 0.93 if threads else 0.8
+        return Found(score, [view.rank], [view.host], view.line, evidence, {"line": line})
+    return None
+
+
+def _is_waiting(frame: Sequence[object]) -> bool:
+    """A thread whose innermost frame is this one waits for another one, or for input."""
+    return any(word in str(frame[0]) for word in _WAITING)
+
+
 def blocking_call(picture: Picture) -> Found | None:
     """The late rank waits for a host outside of the job."""
     for view in _late_views(picture):
@@ -391,9 +468,12 @@ def nonfinite(picture: Picture) -> Found | None:
         for rank, view in picture.ranks.items()
         if "not finite" in str(view.end.get("message", ""))
     ]
-    ranks = sorted({*found, *raised})
-    if not ranks:
+    said, named = _told(picture, "not finite", "has nan at", "has inf at", "has -inf at")
+    ranks = sorted({*found, *raised, *named})
+    if not ranks and not said:
         return None
+    if said:
+        return Found(0.93, ranks, _hosts(picture, ranks), "", [said], {})
     view = picture.ranks[ranks[0]]
     message = str(view.end.get("message", "")).partition("\n")[0]
     return Found(
@@ -404,6 +484,57 @@ def nonfinite(picture: Picture) -> Found | None:
         [message or f"{ranks_text(ranks)} has counted values that are not finite"],
         {},
     )
+
+
+def _told(picture: Picture, *words: str) -> tuple[str, list[int]]:
+    """What all ranks report with one of `words`, and which ranks that names: "... of rank 2 has nan ..."."""
+    for view in picture.ranks.values():
+        message = str(view.end.get("message", "")).partition("\n")[0]
+        if view.end.get("raised") == "IntegrityError" and any(word in message for word in words):
+            found = re.search(r"rank (\d+)", message)
+            return message, [int(found[1])] if found else []
+    return "", []
+
+
+def _hosts(picture: Picture, ranks: Sequence[int]) -> list[str]:
+    return sorted({picture.ranks[rank].host for rank in ranks if rank in picture.ranks})
+
+
+def replicas_differ(picture: Picture) -> Found | None:
+    """Ranks have compared their parameters, and those of one are others."""
+    said, ranks = _told(picture, "replicas differ")
+    if not said:
+        return None
+    return Found(
+        0.95,
+        ranks,
+        _hosts(picture, ranks),
+        "",
+        [said],
+        {"rank": ranks_text(ranks) if ranks else "a rank"},
+    )
+
+
+def program_differs(picture: Picture) -> Found | None:
+    """Ranks run different copies of one script."""
+    scripts: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for rank, view in picture.ranks.items():
+        script, code = str(view.header.get("script", "")), str(view.header.get("script_hash", ""))
+        if script and code:
+            scripts[Path(script).name][code].append(rank)
+    for name, by_code in scripts.items():
+        if len(by_code) < 2:
+            continue
+        odd = min(by_code.values(), key=len)
+        rest = [rank for ranks in by_code.values() if ranks is not odd for rank in ranks]
+        evidence = [
+            f"{ranks_text(ranks)} runs {picture.ranks[ranks[0]].header['script']}, of content {code}"
+            for code, ranks in by_code.items()
+        ]
+        values = {"name": name, "rank": ranks_text(odd), "others": ranks_text(rest)}
+        score = 0.94 if picture.phase in ("hung", "ended") else 0.5
+        return Found(score, odd, _hosts(picture, odd), "", evidence[:3], values)
+    return None
 
 
 def raised(picture: Picture) -> Found | None:

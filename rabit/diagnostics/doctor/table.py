@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rabit.diagnostics.doctor import machine, program
+from rabit.diagnostics.doctor import machine, network, program
 from rabit.diagnostics.doctor.cause import Row
 
 __all__ = ["ROWS"]
@@ -84,6 +84,7 @@ ROWS: tuple[Row, ...] = (
         "block-I/O delay and state D of the late rank and its workers",
         "storage gives {rate} MB/s: copy the data to a local disk, or use rabit.data.CachedDataset",
         ("data", "disk", "nfs", "loader"),
+        "loader-disk",
     ),
     Row(
         "data-skew",
@@ -140,7 +141,7 @@ ROWS: tuple[Row, ...] = (
         "gil-held",
         "a thread in native code holds Python's lock",
         ("hung",),
-        machine.gil_held,
+        program.gil_held,
         "stacks of all threads of the late rank: is one of them in ctypes or an extension?",
         "release the GIL around the native call at {line} (ctypes.CDLL instead of PyDLL)",
         ("gil", "ctypes", "extension"),
@@ -204,6 +205,7 @@ ROWS: tuple[Row, ...] = (
         "OMP_NUM_THREADS against cores per rank",
         "rabitrun --env OMP_NUM_THREADS={threads}",
         ("slow", "one core"),
+        "one-thread",
     ),
     Row(
         "throttled",
@@ -233,6 +235,7 @@ ROWS: tuple[Row, ...] = (
         "major page faults a second, and memory in swap",
         "{host} needs more memory: smaller batches, fewer loader workers, or fewer ranks on it",
         ("slow", "memory", "swap"),
+        "swapping",
     ),
     Row(
         "storage-hangs",
@@ -242,6 +245,7 @@ ROWS: tuple[Row, ...] = (
         "state D, and where in the kernel the rank sleeps",
         "the file system behind {where} does not answer: see mount and dmesg on that host",
         ("nfs", "hang", "disk"),
+        "storage-hangs",
     ),
     Row(
         "leak",
@@ -301,6 +305,7 @@ ROWS: tuple[Row, ...] = (
         "room in /dev/shm, and SIGBUS",
         "on {host} /dev/shm has {free} left: docker run --shm-size=1g, or an emptyDir of medium Memory",
         ("bus error", "sigbus", "shm"),
+        "shm-full",
     ),
     Row(
         "disk-full",
@@ -311,5 +316,97 @@ ROWS: tuple[Row, ...] = (
         "make room on {host}, or write elsewhere",
         ("no space", "disk"),
         "disk-full",
+    ),
+    Row(
+        "replicas-differ",
+        "the parameters of a rank are not those of the others",
+        _END,
+        program.replicas_differ,
+        "digests of the parameters of all ranks, compared after a step",
+        "broadcast parameters and buffers at the start (rabit.broadcast_parameters), seed all ranks equally; if {rank} "
+        "alone differs again and again, test the memory of its host",
+        ("differ", "diverge", "replica"),
+        "replicas-differ",
+    ),
+    Row(
+        "program-differs",
+        "ranks run different copies of the program",
+        ("starting", *_LIVE, *_END),
+        program.program_differs,
+        "content of the main script of each rank",
+        "copy one {name} to all hosts: {rank} has another one than {others}",
+        ("other code", "copy", "version"),
+        "program-differs",
+    ),
+    Row(
+        "too-many-files",
+        "a rank has reached a limit on open files, processes or threads",
+        _END,
+        machine.too_many_files,
+        "the error, and the limits of the process",
+        "ulimit -n 65536 before rabitrun (it was {limit}), or nofile and nproc in /etc/security/limits.conf of {host}",
+        ("too many open files", "emfile", "thread"),
+        "too-many-files",
+    ),
+    Row(
+        "port-in-use",
+        "a port is taken",
+        _END,
+        machine.port_in_use,
+        "the error, and the line that binds the port",
+        "ss -ltnp on {host} names the process; use port 0 at {line}, or unset MASTER_PORT",
+        ("address already in use", "port"),
+        "port-in-use",
+    ),
+    Row(
+        "ports-exhausted",
+        "a host has no port left for another connection",
+        _END,
+        machine.ports_exhausted,
+        "the error of connect",
+        "on {host}: sysctl -w net.ipv4.ip_local_port_range='10000 65000' net.ipv4.tcp_tw_reuse=1",
+        ("cannot assign requested address",),
+        "ports-exhausted",
+    ),
+    Row(
+        "launcher-died",
+        "the launcher or its host died",
+        _END,
+        machine.launcher_died,
+        "do all records end at one moment without a reason?",
+        "see the log of the host of rabitrun (power, kernel, out of memory); start it in a service or under tmux, so "
+        "that the end of a login does not end it",
+        ("launcher", "disconnected", "power"),
+        "launcher-died",
+    ),
+    Row(
+        "slow-link",
+        "a link is far slower than the others",
+        _GOES,
+        network.slow_link,
+        "rate of each pair of hosts, as the kernel has measured it",
+        "see ethtool of {host}: negotiated speed, cable, shared port; `rabitrun doctor -H` measures it without the job",
+        ("slow", "network", "bandwidth"),
+        "slow-link",
+    ),
+    Row(
+        "lossy-link",
+        "a link loses packets",
+        _LIVE,
+        network.lossy_link,
+        "packets that were sent again, by pair of hosts",
+        "see ip -s link and ethtool -S of {host}: errors, cable, port of the switch",
+        ("slow", "network", "packet", "retransmit"),
+        "lossy-link",
+    ),
+    Row(
+        "dead-link",
+        "two hosts do not reach each other any more",
+        (*_STANDS, *_END),
+        network.dead_link,
+        "links with data that nobody acknowledges, against those of other pairs",
+        "see the cable, the switch and the firewall of {host}; ping it from the other hosts",
+        ("network", "lost", "unreachable", "peerlost"),
+        "dead-link",
     ),
 )

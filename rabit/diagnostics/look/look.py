@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rabit.diagnostics.look.process import host_facts, process_facts
+from rabit.diagnostics.look.links import links_of
+from rabit.diagnostics.look.process import host_facts, process_facts, quick_state
 from rabit.diagnostics.look.stacks import ask_for_stacks
 from rabit.errors import InvalidArgument
 from rabit.record.reader import Record, read_record
@@ -35,12 +36,17 @@ def look_at(
     before = {rank: process_facts(pid) for rank, pid in pids.items()}
     first = host_facts(own)
     answers: list[dict[int, tuple[list[dict[str, Any]], str]]] = []
+    states: dict[int, list[list[str]]] = {rank: [] for rank in pids}
+    links_before = links_of(pids.values())
     until = time.monotonic() + (interval_s if headers else 0.0)
     for left in range(stacks, 0, -1):
+        for rank, pid in pids.items():
+            states[rank].append(quick_state(pid))
         answers.append(ask_for_stacks(headers))
         time.sleep(max(0.0, until - time.monotonic()) / left)
     time.sleep(max(0.0, until - time.monotonic()))
     workers = _workers(pids)
+    links = links_of(pids.values())
     documents = {}
     for rank, record in records.items():
         again = _readable(Path(record.header["path"])) or record
@@ -50,6 +56,9 @@ def look_at(
             "before": before.get(rank, {}),
             "now": process_facts(pids[rank]) if rank in pids else {},
             "workers": workers.get(rank, []),
+            "states": states.get(rank, []),
+            "links_before": links_before.get(pids.get(rank, 0), []),
+            "links": links.get(pids.get(rank, 0), []),
             "stacks": [answer[rank][0] for answer in answers if rank in answer],
             "no_stacks": next(
                 (answer[rank][1] for answer in answers if rank in answer and answer[rank][1]), ""
@@ -76,6 +85,9 @@ def look_at_folder(paths: Sequence[Path]) -> dict[str, Any]:
                 "before": {},
                 "now": {},
                 "workers": [],
+                "states": [],
+                "links_before": [],
+                "links": [],
                 "stacks": [],
                 "no_stacks": "its process is not looked at",
             }
@@ -84,7 +96,11 @@ def look_at_folder(paths: Sequence[Path]) -> dict[str, Any]:
 
 def rank_document(record: Record) -> dict[str, Any]:
     """A record as JSON has it, with its last operations, marks and samples."""
-    kept = [operation for operation in record.operations[:-_LAST_OPERATIONS] if operation.state == "open"]
+    kept = [
+        operation
+        for operation in record.operations[:-_LAST_OPERATIONS]
+        if operation.state == "open"
+    ]
     return {
         "header": record.header,
         "counters": record.counters,

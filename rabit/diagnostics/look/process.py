@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-__all__ = ["catches", "host_facts", "process_facts"]
+__all__ = ["catches", "host_facts", "process_facts", "quick_state"]
 
 _TICK_MS = 1000 // os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -53,6 +53,12 @@ def process_facts(pid: int) -> dict[str, Any]:
     with contextlib.suppress(OSError):
         found["affinity"] = sorted(os.sched_getaffinity(pid))
     return found
+
+
+def quick_state(pid: int) -> list[str]:
+    """Its state, and where in the kernel its main thread sleeps: some ten microseconds."""
+    base = Path(f"/proc/{pid}")
+    return [_text(base / "stat").rpartition(")")[2][1:2], _text(base / "wchan").strip("0\n")]
 
 
 _STATUS = {
@@ -124,7 +130,7 @@ def _cgroup() -> dict[str, Any]:
     """Limits and events of this process's control group, of either version; what there is."""
     found: dict[str, Any] = {}
     for base in _cgroup_folders():
-        for line in (_text(base / "cpu.stat") + "\n" + _text(base / "memory.events")).splitlines():
+        for line in "\n".join(_text(base / file) for file in _CGROUP_EVENTS).splitlines():
             name, _, value = line.partition(" ")
             if name in ("nr_throttled", "throttled_usec", "throttled_time", "oom_kill"):
                 found[name] = max(found.get(name, 0), int(value))
@@ -141,6 +147,7 @@ def _cgroup() -> dict[str, Any]:
     return found
 
 
+_CGROUP_EVENTS = ("cpu.stat", "memory.events", "memory.oom_control")
 _CGROUP_FILES = (
     ("cgroup_bytes", "memory.current"),
     ("cgroup_limit_bytes", "memory.max"),
