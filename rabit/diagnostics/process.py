@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -33,15 +35,16 @@ class _Hook:
     def __call__(self, dropped: sys.UnraisableHookArgs) -> None:
         package = (getattr(dropped.object, "__module__", None) or "").partition(".")[0]
         if isinstance(dropped.exc_value, KeyboardInterrupt) and package in _OURS:
-            # When this has returned, and with it the __del__; a real signal, for a main thread that sleeps.
-            again = threading.Timer(_AGAIN_S, _interrupt)
-            again.daemon = True
-            again.start()
+            # When this has returned, and with it the __del__.  A Thread's start would wait for it, and a second signal
+            # would end that wait.
+            _thread.start_new_thread(_interrupt, ())
         else:
             self._earlier(dropped)
 
 
 def _interrupt() -> None:
+    """A real signal, for a main thread that sleeps."""
+    time.sleep(_AGAIN_S)
     main = threading.main_thread().ident
     if main is not None:  # It has started, as it is Python's own.
         signal.pthread_kill(main, signal.SIGINT)

@@ -27,9 +27,14 @@ STACK_SIGNAL = signal.SIGRTMIN + 17
 _VERSIONED = ("torch", "numpy", "mxnet", "mpi4py", "jax")
 _LONGEST_TEXT = 36
 _LONGEST_SCRIPT = 1 << 20
-# "steps", "last_step_ns" and "step_ns" stand next to each other: one write in every step.
+# Places in words of 64 bits.  "steps", "last_step_ns" and "step_ns" stand next to each other.
+_COUNTERS = layout.COUNTERS_AT // 8
 _STEPS = layout.COUNTER_PLACES["steps"]
-_THREE = struct.Struct("<3q")
+_STEPS_AT = _COUNTERS + _STEPS
+_MARKS, _MARK_WORDS = layout.MARKS_AT // 8, layout.MARK.size // 8
+# The second half of a mark: its step and its text.
+_TEXT, _REST, _MARK = struct.Struct("<I36s"), struct.Struct("<5q"), struct.Struct("<7q")
+_STEP_TEXT = int.from_bytes(b"step", "little") << 32
 
 
 class RecordFile:
@@ -39,7 +44,9 @@ class RecordFile:
         """Makes the file.  facts: of the rank.  Raises InvalidArgument if the folder takes none."""
         self.path = path
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._is_parents = False
+        os.register_at_fork(after_in_child=self._leave)
+        self._lock = threading.RLock()
         self._facts = facts
         self._marks = 0
         self._counters = [0] * 64
@@ -61,6 +68,7 @@ class RecordFile:
         self._map[: layout.FIXED.size] = layout.FIXED.pack(
             layout.MAGIC, layout.FORMAT, layout.FILE_BYTES, 0
         )
+        self._words = memoryview(self._map).cast("q")
         self._slot = 0
         self._answer_for_stacks()
         self.describe()
@@ -92,45 +100,52 @@ class RecordFile:
         self._counters[place] = value
         self._store(place, value)
 
+    def _leave(self) -> None:
+        """In a forked child: the file is the parent's."""
+        self._is_parents = True
+
     def end_step(self) -> None:
-        """Counts a training step, and marks how long it took since the one before."""
-        if self._pid != os.getpid():
+        """Counts a training step, and marks how long it took since the one before: about a microsecond."""
+        if self._is_parents:
             return
         now_ns = time.monotonic_ns()
-        counters = self._counters
+        counters, words = self._counters, self._words
+        steps = counters[_STEPS] = counters[_STEPS] + 1
         before_ns = counters[_STEPS + 1]
-        took_ns = now_ns - before_ns if before_ns else 0
-        counters[_STEPS : _STEPS + 3] = counters[_STEPS] + 1, now_ns, counters[_STEPS + 2] + took_ns
-        _THREE.pack_into(self._map, layout.COUNTERS_AT + 8 * _STEPS, *counters[_STEPS : _STEPS + 3])
-        if before_ns:
-            self.mark("step", took_ns, now_ns)
+        words[_STEPS_AT] = steps
+        words[_STEPS_AT + 1] = counters[_STEPS + 1] = now_ns
+        if not before_ns:
+            return
+        took_ns = now_ns - before_ns
+        words[_STEPS_AT + 2] = counters[_STEPS + 2] = counters[_STEPS + 2] + took_ns
+        self._write_mark(now_ns, took_ns, steps & 0xFFFFFFFF | _STEP_TEXT, 0, 0, 0, 0)
 
     def _store(self, place: int, value: int) -> None:
-        at = layout.COUNTERS_AT + 8 * place
-        self._map[at : at + 8] = value.to_bytes(8, "little", signed=True)
+        self._words[_COUNTERS + place] = value
+
+    def _write_mark(self, end_ns: int, duration_ns: int, *rest: int) -> None:
+        """rest: the step and the text, as five words."""
+        words = self._words
+        # Of this thread again and again: the collector may run in here, and marks its pause.
+        with self._lock:
+            number = self._marks = self._marks + 1
+            at = _MARKS + number % layout.MARKS * _MARK_WORDS
+            words[at] = 0
+            _MARK.pack_into(self._map, 8 * at + 8, end_ns, duration_ns, *rest)
+            words[at] = number
+            words[_COUNTERS + layout.COUNTER_PLACES["marks"]] = number
 
     def counters(self) -> dict[str, int]:
         """All counters, the engine's too."""
-        values = layout.COUNTERS.unpack_from(self._map, layout.COUNTERS_AT)
-        return {name: values[place] for name, place in layout.COUNTER_PLACES.items()}
+        return layout.counters_of(layout.COUNTERS.unpack_from(self._map, layout.COUNTERS_AT))
 
     def mark(self, text: str, duration_ns: int = 0, end_ns: int = 0) -> None:
         """Writes a mark that ends now or at `end_ns`, of the monotonic clock."""
-        if self._pid != os.getpid():
+        if self._is_parents:
             return
-        with self._lock:
-            self._marks += 1
-            number = self._marks
-            at = layout.MARKS_AT + number % layout.MARKS * layout.MARK.size
-            step = self._counters[_STEPS]
-            short = text.encode(errors="replace")[:_LONGEST_TEXT]
-            entry = layout.MARK.pack(
-                number, end_ns or time.monotonic_ns(), duration_ns, step, short
-            )
-            self._map[at : at + 8] = bytes(8)
-            self._map[at + 8 : at + len(entry)] = entry[8:]
-            self._map[at : at + 8] = entry[:8]
-            self._store(layout.COUNTER_PLACES["marks"], number)
+        short = text.encode(errors="replace")[:_LONGEST_TEXT]
+        rest = _REST.unpack(_TEXT.pack(self._counters[_STEPS], short))
+        self._write_mark(end_ns or time.monotonic_ns(), duration_ns, *rest)
 
     def _answer_for_stacks(self) -> None:
         """From now on a signal has the interpreter write the stacks of all threads, whoever holds the GIL."""

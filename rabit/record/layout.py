@@ -1,13 +1,14 @@
 """Where the parts of a record lie in its file; native/engine/record.cc has the same numbers.
 
 The file is a header (two slots, of which one counts), 64-bit counters, the texts that operations name, a ring
-of operations, a ring of marks and a ring of samples of the process and its host.  All numbers are little-endian.
+of operations, and rings of marks, of samples of the process and its host, and of samples of its TCP links.  All numbers are little-endian.
 A writer sets the first field of an entry to 0 before it changes the others and to its number afterwards.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 __all__ = [
     "COUNTERS",
@@ -21,6 +22,10 @@ __all__ = [
     "FIXED",
     "FORMAT",
     "KINDS",
+    "LINK",
+    "LINKS",
+    "LINKS_AT",
+    "LINK_FIELDS",
     "MAGIC",
     "MARK",
     "MARKS",
@@ -33,10 +38,11 @@ __all__ = [
     "SLOT_BYTES",
     "TEXTS_AT",
     "TEXT_BYTES",
+    "counters_of",
 ]
 
 MAGIC = b"rabitrec"
-FORMAT = 1
+FORMAT = 2
 # Magic, format, bytes of the file, and which slot of the header counts (0: none yet).
 FIXED = struct.Struct("<8sIII")
 # A slot: four bytes of length, then JSON.
@@ -57,7 +63,12 @@ MARK = struct.Struct("<QqqI36s")
 SAMPLES_AT = MARKS_AT + MARKS * MARK.size
 SAMPLES = 600
 SAMPLE = struct.Struct("<32q")
-FILE_BYTES = SAMPLES_AT + SAMPLES * SAMPLE.size
+LINKS_AT = SAMPLES_AT + SAMPLES * SAMPLE.size
+LINKS = 512
+# Number, time in nanoseconds, bytes sent and received, packets sent and sent again, round trip in microseconds,
+# microseconds with something under way, packets under way; the address of the peer and its port.
+LINK = struct.Struct("<Qqqqqqqqq46sH")
+FILE_BYTES = LINKS_AT + LINKS * LINK.size
 
 # As native/base/dtype.cc has them.
 KINDS = (
@@ -70,7 +81,7 @@ DTYPES = (
     "complex64", "complex128",
 )  # fmt: skip
 
-# The engine's counters come first, then the package's.
+# The engine's counters come first, then the package's; "finished" and "bytes" are sums of others.
 COUNTER_PLACES: dict[str, int] = {
     "submitted": 0,
     "finished": 1,
@@ -97,6 +108,19 @@ COUNTER_PLACES: dict[str, int] = {
     "samples": 57,
 }
 COUNTERS = struct.Struct("<64q")
+
+
+def counters_of(values: Sequence[int]) -> dict[str, int]:
+    """By name what the 64 numbers say."""
+    found = {name: values[place] for name, place in COUNTER_PLACES.items()}
+    found["finished"] = sum(found[f"operations_{kind}"] for kind in KINDS) - found["failed"]
+    found["bytes"] = sum(found[f"bytes_{kind}"] for kind in KINDS)
+    return found
+
+
+LINK_FIELDS = (
+    "number", "time_ns", "acked_bytes", "received_bytes", "segments", "retransmitted", "rtt_us", "busy_us", "unacked",
+)  # fmt: skip
 
 # Of the process, then of its host; the first is the number of the sample.
 SAMPLE_FIELDS = (

@@ -56,6 +56,7 @@ class Record:
     operations: list[Operation] = field(default_factory=list)  # by the time of submission
     marks: list[Mark] = field(default_factory=list)  # by the time of their end
     samples: list[dict[str, int]] = field(default_factory=list)  # one a second
+    links: list[dict[str, Any]] = field(default_factory=list)  # one a second of each TCP link to another host
 
     @property
     def rank(self) -> int:
@@ -90,6 +91,7 @@ def read_record(path: Path, last: int = layout.ENTRIES) -> Record:
             operations,
             list(_marks(data)),
             list(_samples(data)),
+            list(_links(data)),
         )
 
 
@@ -132,8 +134,7 @@ def _header(data: mmap.mmap, path: Path) -> dict[str, Any]:
 
 
 def _counters(data: mmap.mmap) -> dict[str, int]:
-    values = layout.COUNTERS.unpack_from(data, layout.COUNTERS_AT)
-    return {name: values[place] for name, place in layout.COUNTER_PLACES.items()}
+    return layout.counters_of(layout.COUNTERS.unpack_from(data, layout.COUNTERS_AT))
 
 
 class _Texts:
@@ -210,7 +211,15 @@ def _marks(data: mmap.mmap) -> Iterator[Mark]:
 
 
 def _samples(data: mmap.mmap) -> Iterator[dict[str, int]]:
-    ring = data[layout.SAMPLES_AT : layout.FILE_BYTES]
+    ring = data[layout.SAMPLES_AT : layout.LINKS_AT]
     for values in sorted(layout.SAMPLE.iter_unpack(ring)):
         if values[0]:
             yield dict(zip(layout.SAMPLE_FIELDS, values, strict=False))
+
+
+def _links(data: mmap.mmap) -> Iterator[dict[str, Any]]:
+    ring = data[layout.LINKS_AT : layout.FILE_BYTES]
+    for *values, peer, port in sorted(layout.LINK.iter_unpack(ring)):
+        if values[0]:
+            text = peer.rstrip(b"\0").decode(errors="replace")
+            yield {**dict(zip(layout.LINK_FIELDS, values, strict=True)), "peer": text, "peer_port": port}

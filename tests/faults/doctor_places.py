@@ -70,8 +70,8 @@ def _inside(folder: Path) -> list[str]:
 
 @contextlib.contextmanager
 def throttled(place: Place) -> Iterator[list[str]]:
-    """Processors for a third to two thirds of what the ranks want."""
-    quota = str(int(100_000 / place.strength))
+    """Processors for a part of what the ranks want."""
+    quota = str(int(80_000 / place.strength))
     with control_group("cpu", cpu__cfs_quota_us=quota, cpu__cfs_period_us="100000") as folder:
         yield _inside(folder)
 

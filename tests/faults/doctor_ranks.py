@@ -292,6 +292,7 @@ FAULTS: dict[str, Callable[[int, float], None]] = {
     "slow-link": network,
     "lossy-link": network,
     "dead-link": network,
+    "stopped/after": stopped,
     "launcher-died": none,
     "terminated/all": none,
     "throttled": foreign_load,

@@ -75,7 +75,7 @@ class Row:
     name: the class, stable.  phases: in which it can be the cause: "hung", "running", "idle", "starting", "ended".
     signature: looks for it; None: it is not there.  query: the question that decides, which the signature has
     answered.  fix: with {values} of what was found.  words: of a user's report that speak for it.
-    injection: in tests/faults/doctor_faults.py, the fault that has it; "": by a picture made by hand.
+    injection: in tests/faults/doctor_faults.py, the fault that has it.
     """
 
     name: str

@@ -120,10 +120,8 @@ def oversubscribed(picture: Picture) -> Found | None:
             not cores
             or wanted <= cores
             or delay < 0.3 * len(views)
-            or used < 0.6 * (cores - foreign)
+            or used < 0.6 * max(0.3, cores - foreign)
         ):
-            continue
-        if foreign > 0.6 * cores:
             continue
         threads = max(int(view.header.get("omp_threads", 0)) for view in views)
         evidence = [
@@ -137,9 +135,9 @@ def oversubscribed(picture: Picture) -> Found | None:
             "ranks": len(views),
             "cores": cores,
         }
-        return Found(
-            0.9 if threads > 1 else 0.6, [view.rank for view in views], [host], "", evidence, values
-        )
+        # Next to much that is not of the job it is one of two causes.
+        score = 0.6 if threads <= 1 else 0.86 if foreign > 0.6 * cores else 0.9
+        return Found(score, [view.rank for view in views], [host], "", evidence, values)
     return None
 
 
@@ -294,7 +292,7 @@ def leak(picture: Picture) -> Found | None:
         ]
         if free:
             evidence.append(f"at that rate {view.host} is out of memory in {left / 60:.0f} min")
-        score = 0.87 if rises >= 0.9 * (len(sizes) - 1) else 0.7
+        score = 0.9 if rises >= 0.8 * (len(sizes) - 1) else 0.7
         return Found(score, [view.rank], [view.host], "", evidence, {"rank": f"rank {view.rank}"})
     return None
 

@@ -89,7 +89,7 @@ _WAITING = (
     "concurrent/futures",
 )
 # How often a second a thread wakes that waits for Python's lock: it asks for it every 5 ms.
-_WAKES = 60
+_WAKES = 30
 
 
 def _name(key: Key) -> str:
@@ -152,7 +152,9 @@ def cross_order(picture: Picture) -> Found | None:
             # Those that are fewer do it otherwise than the rest.
             odd = min(missing, waiting, key=len)
             values = {"a": _name(key), "b": _name(other), "rank": ranks_text(odd)}
-            return Found(0.92, odd, _hosts(picture, odd), picture.ranks[odd[0]].line, evidence, values)
+            return Found(
+                0.92, odd, _hosts(picture, odd), picture.ranks[odd[0]].line, evidence, values
+            )
     return None
 
 
@@ -325,8 +327,13 @@ def data_skew(picture: Picture) -> Found | None:
         )
         # Who lacks a core more than its peers do is late because of that.
         is_starved = view.starved > 0.25 + picture.median_of([view.rank], "starved")
-        factor = view.processor_share / peers if peers > 0.02 else 4.0
-        if view.processor_share < 0.2 or is_starved or explained > 0.3 or factor < 1.25:
+        factor = view.processor_share / peers if peers > 0.01 else 4.0
+        if (
+            view.processor_share + view.delay_share < 0.3
+            or is_starved
+            or explained > 0.3
+            or factor < 1.25
+        ):
             continue
         share = picture.late_share.get(view.rank, 0.0)
         evidence = [

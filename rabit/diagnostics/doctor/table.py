@@ -170,7 +170,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "stopped",
         "a process is stopped",
-        _LIVE_OR_START,
+        (*_LIVE_OR_START, *_END),
         machine.stopped,
         "state of each process: T or t?",
         "on {host}: kill -CONT {pids}",

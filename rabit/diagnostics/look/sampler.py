@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import mmap
 import os
+import time
 from pathlib import Path
 from typing import Any
 
+from rabit.diagnostics.look.links import Link, links_of
 from rabit.diagnostics.look.process import host_facts, process_facts
 from rabit.errors import InvalidArgument
 from rabit.record import layout
@@ -15,6 +17,7 @@ from rabit.record.reader import read_counters
 __all__ = ["Sampler"]
 
 # Names of the kernel's numbers that a sample has under others.
+_LINKS = 16  # of a rank in a second
 _HOST_NAMES = {"nr_throttled": "throttled", "oom_kill": "oom_kills"}
 
 
@@ -24,6 +27,7 @@ class Sampler:
     def __init__(self) -> None:
         self._maps: dict[Path, mmap.mmap] = {}
         self._numbers: dict[Path, int] = {}
+        self._link_numbers: dict[Path, int] = {}
 
     def sample(self, path: Path, own: set[int]) -> dict[str, int]:
         """Adds a sample to the record at `path`; its counters, and "rank".  own: processes of the job."""
@@ -32,9 +36,12 @@ class Sampler:
             data = self._map(path)
         except (InvalidArgument, OSError, ValueError):
             return {}
-        facts = process_facts(int(record.header.get("pid", 0)))
+        pid = int(record.header.get("pid", 0))
+        facts = process_facts(pid)
         if facts and facts["start_ticks"] == record.header.get("start_ticks"):
             self._write(path, data, facts)
+            for link in links_of([pid]).get(pid, [])[:_LINKS]:
+                self._write_link(path, data, link)
         return {**record.counters, "rank": record.rank}
 
     def _write(self, path: Path, data: mmap.mmap, facts: dict[str, Any]) -> None:
@@ -47,11 +54,19 @@ class Sampler:
         found = {**host, **facts, "number": number, "state": ord(facts["state"][0])}
         values = [int(found.get(name, 0)) for name in layout.SAMPLE_FIELDS]
         values += [0] * (32 - len(values))
-        entry = layout.SAMPLE.pack(*values)
-        at = layout.SAMPLES_AT + number % layout.SAMPLES * layout.SAMPLE.size
-        data[at : at + 8] = bytes(8)
-        data[at + 8 : at + len(entry)] = entry[8:]
-        data[at : at + 8] = entry[:8]
+        _put(
+            data,
+            layout.SAMPLES_AT + number % layout.SAMPLES * layout.SAMPLE.size,
+            layout.SAMPLE.pack(*values),
+        )
+
+    def _write_link(self, path: Path, data: mmap.mmap, link: Link) -> None:
+        number = self._link_numbers.get(path, 0) + 1
+        self._link_numbers[path] = number
+        found = {**link, "number": number, "time_ns": time.monotonic_ns()}
+        values = [int(found.get(name, 0)) for name in layout.LINK_FIELDS]
+        entry = layout.LINK.pack(*values, str(link["peer"]).encode(), int(link["peer_port"]))
+        _put(data, layout.LINKS_AT + number % layout.LINKS * layout.LINK.size, entry)
 
     def _map(self, path: Path) -> mmap.mmap:
         found = self._maps.get(path)
@@ -66,3 +81,10 @@ class Sampler:
     def close(self) -> None:
         for each in self._maps.values():
             each.close()
+
+
+def _put(data: mmap.mmap, at: int, entry: bytes) -> None:
+    """An entry whose number is 0 while it is written."""
+    data[at : at + 8] = bytes(8)
+    data[at + 8 : at + len(entry)] = entry[8:]
+    data[at : at + 8] = entry[:8]

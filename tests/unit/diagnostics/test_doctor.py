@@ -142,10 +142,11 @@ def test_a_users_words_weigh_and_never_establish():
 
 def test_names_of_rows_are_unique_and_injections_exist():
     names = [row.name for row in ROWS]
-    known = {*doctor_faults.DURING, *doctor_faults.AFTER, *doctor_faults.SLOW, *doctor_faults.BY_HAND}
+    known = {name.partition("/")[0] for name in (*doctor_faults.INJECTIONS, *doctor_faults.BY_HAND)}
 
     assert len(set(names)) == len(names)
-    assert {row.injection for row in ROWS if row.injection} <= known
+    assert {row.injection for row in ROWS} == {row.name for row in ROWS}
+    assert {*names, *(row.name for row in HOST_ROWS)} == known
 
 
 def test_dumps_of_faulthandler_are_read_and_equal_stacks_are_merged():
