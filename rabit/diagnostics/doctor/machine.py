@@ -59,7 +59,9 @@ def stopped(picture: Picture) -> Found | None:
 def _last_state(view: RankView) -> str:
     if view.state:
         return view.state
-    return chr(view.samples[-1].get("state", 0)) if view.samples else ""
+    # The launcher kills what is stopped: its very last sample may be of a process that has ended.
+    last = [chr(sample.get("state", 0)) for sample in view.samples[-4:]]
+    return next((state for state in last if state in ("T", "t")), last[-1] if last else "")
 
 
 def _suspects(picture: Picture) -> list[RankView]:
