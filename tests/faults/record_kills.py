@@ -48,15 +48,28 @@ def faults_of(record: Record) -> list[str]:
     for operation in record.operations:
         stem, _, digits = operation.name.replace("tensor", "tensor.").partition(".")
         number = int(digits or 0) % 7
-        if stem not in ("tensor", "blocking") or operation.elements != 100 + number or operation.kind != "allreduce":
+        if (
+            stem not in ("tensor", "blocking")
+            or operation.elements != 100 + number
+            or operation.kind != "allreduce"
+        ):
             found.append(f"an operation of two: {operation}")
-        times = [operation.submitted_ns, operation.agreed_ns, operation.started_ns, operation.finished_ns]
+        times = [
+            operation.submitted_ns,
+            operation.agreed_ns,
+            operation.started_ns,
+            operation.finished_ns,
+        ]
         known = [moment for moment in times if moment]
         if known != sorted(known):
             found.append(f"times that go back: {operation}")
     for mark in record.marks:
         number = int(mark.text.removeprefix("mark ")) if mark.text.startswith("mark ") else -1
-        if mark.text != "step" and not mark.text.startswith("gc ") and mark.duration_ns != number * 1_000_000_000:
+        if (
+            mark.text != "step"
+            and not mark.text.startswith("gc ")
+            and mark.duration_ns != number * 1_000_000_000
+        ):
             found.append(f"a mark of two: {mark}")
     if record.header.get("rank") != 0 or record.counters["steps"] < len(record.marks) // 2 - 1:
         found.append("a header or counters of something else")
@@ -90,7 +103,9 @@ def killed_at(after_s: float, folder: Path) -> tuple[list[str], int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parsed = parser.parse_args()
@@ -102,7 +117,9 @@ def main() -> int:
             found, count = killed_at(dice.expovariate(1 / 0.01), Path(folder))
             operations += count
             faults.update(found[:1])
-    print(f"{parsed.kills} kills, {sum(faults.values())} records with faults, {operations} operations read")
+    print(
+        f"{parsed.kills} kills, {sum(faults.values())} records with faults, {operations} operations read"
+    )
     for text, count in faults.most_common(5):
         print(f"  {count}: {text}")
     return 1 if faults else 0
