@@ -2,7 +2,8 @@
 
 The file is a header (two slots, of which one counts), 64-bit counters, the texts that operations name, a ring
 of operations, and rings of marks, of samples of the process and its host, and of samples of its TCP links.
-All numbers are little-endian.  A writer sets the first field of an entry to 0 before it changes the others and to its number afterwards.
+All numbers are little-endian.  A writer sets the first field of an entry to 0 before it changes the others and to its
+number afterwards.
 """
 
 from __future__ import annotations

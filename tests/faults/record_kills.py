@@ -1,4 +1,6 @@
-"""Kills processes at random moments and reads their records: python tests/faults/record_kills.py [--kills 1000] [--seed 0].
+"""Kills processes at random moments and reads their records.
+
+    python tests/faults/record_kills.py [--kills 1000] [--seed 0]
 
 Every process makes quick calls, in which name, elements and kind depend on each other, and marks steps; it is killed by
 SIGKILL some microseconds to milliseconds after its third step.  A record that cannot be read, an entry that mixes two

@@ -142,11 +142,11 @@ def test_a_record_outlives_sigkill(tmp_path):
 
 
 def test_records_are_readable_after_many_kills(tmp_path):
-    """100 moments; the campaign has 1,000."""
-    for number in range(int(os.environ.get("RABIT_TEST_KILLS", "100"))):
+    """A few moments; tests/faults/record_kills.py has a thousand."""
+    for number in range(20):
         folder = tmp_path / str(number)
 
-        found = read_record(killed_at(folder, 0.0005 * number))
+        found = read_record(killed_at(folder, 0.002 * number))
 
         assert found.counters["finished"] >= 5
         assert all(each.name.startswith("grad") for each in found.operations)
