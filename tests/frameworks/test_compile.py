@@ -99,7 +99,7 @@ for name in ("whole", "blocks") if hasattr(compiled_autograd, "_enable") else ()
     found[f"{name} with compiled autograd"] = [(flat - expected).abs().max().item(), len(said), order]
 report(found)
 """,
-        timeout=200,
+        timeout=380,
     )
 
     for rank, cells in enumerate(results):
