@@ -137,6 +137,22 @@ def reduce_gradients(
     run(operations, priority)
 
 
+def scatter_gradients(
+    whole: Any, part: Any, name: str, priority: int, process_set: ProcessSet
+) -> None:
+    """Sums the rows of `whole` over the ranks, into this rank's rows, `part`."""
+    with Draft.of(None, Kind.REDUCESCATTER, name, process_set) as draft:
+        request = _reduction(draft, None, rabit.Sum, 1.0, 1.0)
+    run([Operation(request, whole, part)], priority)
+
+
+def gather_parts(part: Any, whole: Any, name: str, priority: int, process_set: ProcessSet) -> None:
+    """Puts the rows of all ranks into `whole`, whose even share they are."""
+    with Draft.of(None, Kind.ALLGATHER, name, process_set) as draft:
+        request = draft.request(None, None, lambda _: None)
+    run([Operation(request, part, whole)], priority)
+
+
 _Travel = tuple[str | None, ProcessSet, int, str]  # name, process set, priority and backend
 
 

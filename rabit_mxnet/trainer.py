@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import rabit
 from rabit import InvalidArgument, ProcessSet, global_process_set
@@ -23,9 +23,10 @@ from rabit_mxnet.loaded import mx
 from rabit_mxnet.method import ArraySlot, Method, chosen_strategy, meet_if_due
 from rabit_mxnet.ops import reduce_gradients
 from rabit_mxnet.optimizer import DistributedOptimizer, group_sizes, next_prefix
+from rabit_mxnet.sharding import DividedTrainer, chosen_stage
 
 
-class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
+class DistributedTrainer(DividedTrainer):
     """A Gluon Trainer whose `allreduce_grads` sums over the ranks; `step` then takes the mean.
 
     params: ParameterDict, or a dict or list of Parameters; the same on every rank.
@@ -37,6 +38,9 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
     num_groups: 0, or into how many groups the gradients are divided that travel together.
     strategy: a method of `rabit.strategies`, or a text such as "diloco:every=100", in place of the mean
     in every step; `step` blocks then.  None: RABIT_STRATEGY, or the mean.
+    shard: "optimizer" divides the optimizer's state among the ranks, each of which updates its slices of the
+    parameters (ZeRO stage 1); "gradients" also frees the gradients that have been sent (stage 2), so that they are
+    readable between `backward` and `step` alone.  The bits are those of None.  None: RABIT_SHARD, or nothing.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         *,
         compression_params: Mapping[str, Any] | None = None,
         strategy: Strategy | Exchange | str | None = None,
+        shard: Literal["optimizer", "gradients"] | None = None,
     ) -> None:
         if prefix is not None and not isinstance(prefix, str):
             raise InvalidArgument(f"prefix is {prefix!r}, and a string is expected. Leave it out.")
@@ -78,12 +83,17 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         has_other = gradient_predivide_factor != 1.0 or num_groups != 0
         has_other = has_other or bool(self._codec.spec) or self._compressor is not None
         chosen = chosen_strategy(strategy, self._optimizer, has_other)
+        self._stage = chosen_stage(shard, has_other=has_other or chosen is not None)
         self._method = None
         if chosen is not None and process_set.included():
             self._method = Method(chosen, process_set)
         refuse_in_elastic_jobs(
             "DistributedTrainer",
-            {"strategy": chosen is not None, "a process set": process_set is not global_process_set},
+            {
+                "strategy": chosen is not None,
+                "shard": bool(self._stage),
+                "a process set": process_set is not global_process_set,
+            },
             "Use the mean of the gradients of all ranks",
         )
         self._meeting = Meeting(rabit.default_engine(), process_set, chosen)
@@ -171,9 +181,12 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]
             self._method.exchange(list(slots.values()), [self._gradient(i) for i in slots])
             self._method.before_step()
             return
+        if self._is_divided:
+            self._made_shards().scatter(self._trained())
+            return
         if self._process_set.size() == 1 or not self._process_set.included():
             return
-        indices = [i for i, param in enumerate(self._params) if param.grad_req != "null"]
+        indices = self._trained()
         first = 0
         for size in group_sizes(len(indices), self._num_groups):
             self._reduce(indices[first : first + size])

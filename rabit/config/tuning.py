@@ -255,8 +255,8 @@ class MethodSettings(Settings, group="tuning"):
     )
     shard: str = setting(
         "",
-        "What DistributedOptimizer of PyTorch divides among the ranks: the optimizer's state, or the gradients as "
-        "well; empty: nothing.",
+        "What DistributedOptimizer of PyTorch and DistributedTrainer of MXNet divide among the ranks: the optimizer's "
+        "state, or the gradients as well; empty: nothing.",
         kind="choice",
         is_equal=True,
         flag="--shard",

@@ -10,14 +10,14 @@ from rabit.checkpoint import Part
 from rabit.engine.engine import Engine
 from rabit.engine.process_set import ProcessSet
 from rabit.errors import InvalidArgument
-from rabit.ops.collectives import allgather
+from rabit.ops.collectives import WAITED, allgather
 from rabit.ops.operations import Operations
 
 __all__ = ["joined"]
 
 
 def joined(
-    calls: Operations[Any],
+    calls: Operations[Any] | None,
     label: str,
     what: str,
     part: Part,
@@ -26,9 +26,11 @@ def joined(
 ) -> Any:
     """All elements of the 1-D tensor of which this rank has `part`: a new tensor of the type of `part.value`.
 
-    calls: operations, on such tensors, that wait.  label: of the exchange; what: the tensor, for the error.
+    calls: operations, on such tensors, that wait; None: on NumPy arrays.  label: of the exchange; what: the tensor, for
+    the error.
     Blocks.  Raises InvalidArgument if the ranks do not have all elements.
     """
+    calls = calls or WAITED
     where = np.array([[part.start, len(part.value)]], np.int64)
     places = allgather(where, f"{label}.where", process_set, engine=engine)
     pieces = calls.gathered.run(part.value, f"{label}.values", process_set, engine, (0, ""))

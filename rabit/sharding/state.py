@@ -16,7 +16,7 @@ from rabit.engine.engine import Engine
 from rabit.engine.handle import Handle
 from rabit.engine.process_set import ProcessSet, global_process_set
 from rabit.errors import InvalidArgument, Mismatch
-from rabit.ops.collectives import WAITED, allgather, allgather_async, allreduce, reducescatter_async
+from rabit.ops.collectives import allgather, allgather_async, allreduce, reducescatter_async
 from rabit.sharding.layout import BLOCK, Entry, Flat, FlatLayout, Interval
 from rabit.sharding.norm import SquareSum
 from rabit.sharding.parts import joined
@@ -157,7 +157,7 @@ class ShardedState:
     def _exchanged(self, label: str, name: str, part: Part) -> tuple[Interval, Array]:
         """This rank's elements of a tensor that lies on the ranks in other parts."""
         prefix = f"{self._name}.load.{label}"
-        whole = joined(WAITED, prefix, repr(label), part, self._set, self._engine)
+        whole = joined(None, prefix, repr(label), part, self._set, self._engine)
         owned = self.layout.slice_of(name, self._rank)
         return owned, whole[owned.start : owned.start + owned.length].copy()
 

@@ -201,9 +201,10 @@ PYTHON_LAYERS: dict[str, set[str]] = {
             "execution": f"dependency_engine operation {_ARRAYS}",
             "ops": f"adapter execution operation compression {_ARRAYS}",
             "method": f"{_ARRAYS}",
+            "sharding": f"ops {_ARRAYS}",
             "state": "ops loaded",
             "optimizer": "method ops loaded",
-            "trainer": "method optimizer ops compression library loaded",
+            "trainer": "sharding method optimizer ops compression library loaded",
             "session": "dependency_engine backward library loaded",
             "elastic": "dependency_engine loaded",
             "": "*",
@@ -241,9 +242,7 @@ def is_broken(each: Import) -> bool:
 
 def test_python_imports_go_downward():
     found = [
-        f"{each.source}:{each.line} imports {each.target}"
-        for each in imports()
-        if is_broken(each)
+        f"{each.source}:{each.line} imports {each.target}" for each in imports() if is_broken(each)
     ]
 
     assert not found, "\n".join(found)
