@@ -221,7 +221,7 @@ class Shards:
 
 
 def _dtype(parameter: Any) -> str:
-    return np.dtype(parameter.dtype).name
+    return str(np.dtype(parameter.dtype).name)
 
 
 def _elements(array: Any, interval: Interval) -> Any:
