@@ -50,6 +50,10 @@ def metrics_of(counters: Mapping[str, int]) -> dict[str, float]:
         "blocked_seconds": counters["waiting_ns"] / 1e9,
         "negotiation_seconds": counters["negotiation_ns"] / 1e9,
         "overlap_ratio": 1.0 - both / communicating if communicating else 0.0,
+        "computation_seconds": max(
+            0, counters["step_ns"] - counters["waiting_ns"] - counters["loader_ns"]
+        )
+        / 1e9,
         "gc_seconds": counters["gc_ns"] / 1e9,
         "loader_seconds": counters["loader_ns"] / 1e9,
         "stall_reports": float(counters["stall_reports"]),
@@ -66,6 +70,11 @@ _FAMILIES: tuple[tuple[str, str, str], ...] = (
     ("communication_seconds", "counter", "Seconds in which at least one lane communicated."),
     ("blocked_seconds", "counter", "Seconds in which at least one caller waited."),
     ("negotiation_seconds", "counter", "Seconds from submission to agreement, of all operations."),
+    (
+        "computation_seconds",
+        "gauge",
+        "Seconds in steps in which no caller waited and no data was loaded.",
+    ),
     ("gc_seconds", "counter", "Seconds in collector pauses of 10 ms and more."),
     ("loader_seconds", "counter", "Seconds that the program marked as waiting for data."),
     ("stall_reports", "counter", "Stall reports."),

@@ -11,6 +11,7 @@ from typing import Any
 
 from rabit.command import run_command
 from rabit.config.arguments import LineParser
+from rabit.diagnostics.doctor.bound import shares_of
 from rabit.diagnostics.doctor.diagnosis import diagnose
 from rabit.diagnostics.doctor.picture import Picture, RankView
 from rabit.diagnostics.look.client import JobLink, find_job
@@ -26,6 +27,7 @@ _COLUMNS = (
     "step",
     "steps/s",
     "late %",
+    "bound by",
     "blocked %",
     "cpu",
     "cpu wait %",
@@ -92,6 +94,7 @@ def _row(view: RankView, picture: Picture, before: RankView | None) -> dict[str,
     span = _span_s(view, before)
     state = view.state or ("ended" if view.end or view.document else "not started")
     waits = [each["name"] for each in view.waits_for[:1]]
+    shares = shares_of(view)
     return {
         "rank": view.rank,
         "host": view.host,
@@ -99,6 +102,7 @@ def _row(view: RankView, picture: Picture, before: RankView | None) -> dict[str,
         "step": view.steps,
         "steps/s": _rate(view, before, "steps", span),
         "late %": 100 * picture.late_share.get(view.rank, 0.0),
+        "bound by": max(shares, key=lambda part: shares[part]) if shares else "",
         "blocked %": 100 * _rate(view, before, "waiting_ns", span) / 1e9,
         "cpu": view.processor_share,
         "cpu wait %": 100 * view.delay_share,

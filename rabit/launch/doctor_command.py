@@ -67,6 +67,19 @@ def _parser() -> LineParser:
     )
     parser.add_argument("--hostfile", default="", help="before a job: a file that names them")
     parser.add_argument("--ssh-port", type=int, default=None, help="for -H")
+    parser.add_argument(
+        "-i", "--ssh-identity-file", type=Path, default=None, help="for -H: private key for ssh"
+    )
+    parser.add_argument(
+        "--ssh-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="for -H: as for ssh -o",
+    )
+    parser.add_argument(
+        "--ssh-always", action="store_true", help="for -H: ssh for this machine as well"
+    )
     parser.add_argument("--remote-python", default="", help="for -H: the Python of the other hosts")
     parser.add_argument(
         "--seconds",

@@ -39,7 +39,14 @@ _MOST = 8  # causes that are shown: before a job several faults are there at onc
 def preflight(parsed: argparse.Namespace) -> Diagnosis:
     """What is wrong with the hosts that the command line names.  Blocks for some seconds, 20 at most."""
     hosts = resolved(parse_hostfile(Path(parsed.hostfile)) if parsed.hostfile else parse_hosts(parsed.hosts))
-    ssh = SshOptions(port=parsed.ssh_port, python=parsed.remote_python, connect_timeout_s=5)
+    ssh = SshOptions(
+        parsed.ssh_port,
+        parsed.ssh_identity_file,
+        tuple(parsed.ssh_option),
+        parsed.remote_python,
+        parsed.ssh_always,
+        connect_timeout_s=5,
+    )
     probes = [_Probe(host, ssh) for host in hosts]
     try:
         starting = [(probe, Call(probe.start, f"probe-{probe.host}")) for probe in probes]
@@ -69,13 +76,14 @@ class _Probe:
         self._process: subprocess.Popen[bytes] | None = None
         self.found: dict[str, Any] = {}
         self.problem = ""
-        self.by_hand = "" if host.is_here else way.by_hand(host)
+        self._is_here = host.is_here and not way.is_always
+        self.by_hand = "" if self._is_here else way.by_hand(host)
         self.reached: dict[str, dict[str, Any]] = {}
 
     def start(self) -> None:
         """Starts it and reads what it says of its host."""
         command = [sys.executable, "-m", _PROBE]
-        if not self.host.is_here:
+        if not self._is_here:
             command = self._way.command(self.host, module=_PROBE)
         began = time.time()
         try:
@@ -145,7 +153,7 @@ class _Probe:
         if process.poll() is None:
             process.kill()
         said = process.stderr.read(1 << 16).decode(errors="replace").strip()
-        if self.host.is_here:
+        if self._is_here:
             return f"the probe ended with status {process.wait()}: {said.splitlines()[-1] if said else 'nothing said'}"
         return self._way.explain(self.host, said, process.wait())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import selectors
 import signal
@@ -358,3 +359,27 @@ def test_the_first_cause_is_known_across_hosts(rabitrun, flags, environ, tmp_pat
     assert "rabitrun: rank 2 of 4 (host localhost) raised ValueError: sample 7 is bad" in job.err
     assert f"At {script}:6, in <module>:" in job.err
     assert job.err.count("Traceback") == 1
+
+
+def doctor(sshd, capsys, *more):
+    """What `rabitrun doctor -H` says of two hosts, and its exit status."""
+    from rabit.launch.doctor_command import main
+
+    status = main(["-H", "127.0.0.1:1,localhost:1", "--json", *own_sshd.flags(*sshd), *more])
+    return json.loads(capsys.readouterr().out), status
+
+
+def test_the_doctor_looks_at_hosts_through_ssh_before_a_job(sshd, capsys):
+    found, _ = doctor(sshd, capsys)
+
+    assert found["summary"] == "2 hosts: 127.0.0.1, localhost; 2 answered"
+    assert [cause["class"] for cause in found["causes"] if cause["class"] in ("no-start", "unreachable")] == []
+
+
+def test_the_doctor_names_the_key_that_a_host_refuses(sshd, capsys):
+    found, status = doctor(sshd, capsys, "--ssh-identity-file", str(sshd[0] / "stranger"))
+
+    assert status == 1
+    assert [cause["class"] for cause in found["causes"]] == ["no-start", "no-start"]
+    assert "without a password" in found["causes"][0]["evidence"][0]
+    assert "ssh" in found["causes"][0]["fix"]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rabit.diagnostics.doctor.bound import bound_of
 from rabit.diagnostics.doctor.cause import Cause
 from rabit.diagnostics.doctor.picture import Picture
 from rabit.diagnostics.doctor.table import ROWS
@@ -38,6 +39,12 @@ class Diagnosis:
     def is_healthy(self) -> bool:
         return not self.causes and self.phase in ("running", "ended", "before")
 
+    @property
+    def _bound(self) -> dict[str, Any]:
+        """What a step of a job that goes on is bound by, with the shares of its parts; {}: nobody knows."""
+        found = bound_of(self.picture) if self.phase == "running" else None
+        return {"by": found.name, "rank": found.rank, "shares": dict(found.shares)} if found else {}
+
     def document(self) -> dict[str, Any]:
         """The stable schema of `rabitrun doctor --json`."""
         return {
@@ -45,6 +52,7 @@ class Diagnosis:
             "phase": self.phase,
             "healthy": self.is_healthy,
             "summary": self.summary,
+            "bound": self._bound,
         }
 
 
@@ -94,7 +102,8 @@ def _summary(picture: Picture) -> str:
             if worst in picture.late
             else ""
         )
-        return f"{alive} ranks work{pace}{waits}"
+        bound = bound_of(picture)
+        return f"{alive} ranks work{pace}{', ' + bound.text if bound and picture.step_s else ''}{waits}"
     if picture.oldest is None:
         return f"{alive} ranks live, nothing is awaited, and no operation has ended for some time: between steps?"
     key, waiting, missing = picture.oldest

@@ -118,12 +118,7 @@ def oversubscribed(picture: Picture) -> Found | None:
         used = sum(view.processor_share for view in views)
         wanted = sum(max(1, int(view.header.get("omp_threads", 0))) for view in views)
         foreign = sum(each["cores"] for each in _foreign(picture, host))
-        if (
-            not cores
-            or wanted <= cores
-            or delay < 0.3 * len(views)
-            or used < 0.6 * max(0.3, cores - foreign)
-        ):
+        if not cores or wanted <= cores or delay < 0.3 * len(views) or used < 0.15 * cores:
             continue
         threads = max(int(view.header.get("omp_threads", 0)) for view in views)
         evidence = [

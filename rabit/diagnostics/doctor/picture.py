@@ -12,13 +12,22 @@ from typing import Any
 from rabit.diagnostics.look.stacks import Frame, users_line
 from rabit.diagnostics.tracebacks import is_ours
 
-__all__ = ["Key", "Picture", "RankView"]
+__all__ = ["LOADER", "Key", "Picture", "RankView"]
 
 # An operation that ranks do together: kind, name, group.
 Key = tuple[str, str, int]
 # After so long without an operation that ends, a job with something open hangs.
 _HANGS_AFTER_S = 2.0
 _PAIRS = ("send", "recv")
+# What a loader of data has in its stack.
+LOADER = (
+    "dataloader.py",
+    "DataLoader",
+    "_get_data",
+    "_next_data",
+    "multiprocessing/queues",
+    "loader",
+)
 
 
 @dataclass
@@ -110,6 +119,16 @@ class RankView:
         if not self.stacks:
             return 0.0
         return sum(_holds(each, words) for each in self.stacks) / len(self.stacks)
+
+    @property
+    def counters_before(self) -> Mapping[str, int]:
+        """As they were at the begin of the look."""
+        return dict(self.document.get("counters_before", {}))
+
+    @property
+    def loader_share(self) -> float:
+        """The share of its stacks that are in a loader of data."""
+        return self.is_in(*LOADER)
 
     def sleeps_in(self, *words: str) -> float:
         """The share of the looks in which its main thread slept in the kernel in one of `words`, or in state D."""

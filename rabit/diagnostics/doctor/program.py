@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rabit.diagnostics.doctor.cause import Found
-from rabit.diagnostics.doctor.picture import Key, Picture, RankView
+from rabit.diagnostics.doctor.picture import LOADER, Key, Picture, RankView
 from rabit.diagnostics.look.stacks import ranks_text, users_line
 
 __all__ = [
@@ -33,14 +33,6 @@ __all__ = [
     "raised",
 ]
 
-_LOADER = (
-    "dataloader.py",
-    "DataLoader",
-    "_get_data",
-    "_next_data",
-    "multiprocessing/queues",
-    "loader",
-)
 _NETWORK = (
     "ssl.py",
     "socket.py",
@@ -228,14 +220,14 @@ def fork_deadlock(picture: Picture) -> Found | None:
     """The main thread waits for workers that all sleep on a lock without using a processor."""
     for view in _late_views(picture):
         workers = [each for each in view.document.get("workers", []) if each.get("state") == "S"]
-        if not workers or view.is_in(*_LOADER) < 0.5:
+        if not workers or view.is_in(*LOADER) < 0.5:
             continue
         stuck = [worker for worker in workers if "futex" in str(worker.get("waits_in", ""))]
         if not stuck or len(view.document["workers"]) != len(workers):
             continue
         spent = sum(worker.get("user_ms", 0) for worker in workers)
         evidence = [
-            f"rank {view.rank} waits for its loader at {view.frame_with(*_LOADER)}",
+            f"rank {view.rank} waits for its loader at {view.frame_with(*LOADER)}",
             f"{len(stuck)} of {len(workers)} worker processes wait for a lock (futex), having used {spent} ms in all",
         ]
         return Found(0.9, [view.rank], [view.host], view.line, evidence, {"workers": len(workers)})
@@ -244,7 +236,7 @@ def fork_deadlock(picture: Picture) -> Found | None:
 
 def _loader_share(view: RankView) -> float:
     return max(
-        view.is_in(*_LOADER),
+        view.is_in(*LOADER),
         view.counters.get("loader_ns", 0) / max(1, view.counters.get("step_ns", 0)),
     )
 
@@ -267,7 +259,7 @@ def loader_slow(picture: Picture) -> Found | None:
         peers = max((_loader_share(other) for other in picture.others([view.rank])), default=0.0)
         evidence = [
             f"rank {view.rank} is found loading data in {share:.0%} of the looks, the other ranks in {peers:.0%}",
-            f"at {view.frame_with(*_LOADER)}",
+            f"at {view.frame_with(*LOADER)}",
         ]
         if workers:
             evidence.append(f"{busy} of its {len(workers)} workers compute")
@@ -296,7 +288,7 @@ def loader_disk(picture: Picture) -> Found | None:
         ]
         delay = (view.rate("block_io_ms") or 0.0) / 1e3
         own = view.sleeps_in(*STORAGE)
-        if max(delay, own) < 0.2 and (not asleep or not view.is_in(*_LOADER)):
+        if max(delay, own) < 0.2 and (not asleep or not view.is_in(*LOADER)):
             continue
         # Who saves is late because of that, and who waits for one page after another lacks memory.
         if view.is_in(*_CHECKPOINT) > 0.3 or (view.rate("major_faults") or 0.0) > 50:
@@ -306,7 +298,7 @@ def loader_disk(picture: Picture) -> Found | None:
         evidence = [f"rank {view.rank} or its workers wait for storage {share:.0%} of the time"]
         if rate:
             evidence.append(f"it reads {rate / 1e6:.1f} MB/s")
-        score = 0.93 if view.is_in(*_LOADER) > 0.3 else 0.65
+        score = 0.93 if view.is_in(*LOADER) > 0.3 else 0.65
         return Found(
             score, [view.rank], [view.host], view.line, evidence, {"rate": f"{rate / 1e6:.1f}"}
         )

@@ -54,6 +54,7 @@ def look_at(
         documents[str(rank)] = {
             **rank_document(again),
             "host": host,
+            "counters_before": record.counters,
             "before": before.get(rank, {}),
             "now": process_facts(pids[rank]) if rank in pids else {},
             "workers": workers.get(rank, []),

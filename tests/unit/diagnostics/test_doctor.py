@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from faults import doctor_faults
 
+from rabit.diagnostics.doctor.bound import bound_of
 from rabit.diagnostics.doctor.diagnosis import diagnose, report_lines, verdict_lines
 from rabit.diagnostics.doctor.host_table import HOST_ROWS, HostsView
+from rabit.diagnostics.doctor.picture import Picture
 from rabit.diagnostics.doctor.table import ROWS
 from rabit.diagnostics.look.stacks import merged, parse, ranks_text
 from rabit.diagnostics.metrics import openmetrics
@@ -44,7 +46,9 @@ def rank(operations, frames=(), state="S", **more) -> dict[str, Any]:
         "before": {**now, "time_ns": 19 * S},
         "now": now,
         "workers": [],
-        "stacks": [[{"main": True, "frames": [list(each) for each in frames]}]] * 2 if frames else [],
+        "stacks": [[{"main": True, "frames": [list(each) for each in frames]}]] * 2
+        if frames
+        else [],
         "no_stacks": "",
     }
     return {**document, **more}
@@ -54,7 +58,11 @@ WAITING = rank([operation("a", 1), operation("grad", 0, "open", 3 * S)], [("trai
 
 
 def look(*ranks, **more) -> dict[str, Any]:
-    return {"hosts": {}, "ranks": dict(zip(map(str, range(len(ranks))), ranks, strict=True)), **more}
+    return {
+        "hosts": {},
+        "ranks": dict(zip(map(str, range(len(ranks))), ranks, strict=True)),
+        **more,
+    }
 
 
 def test_a_rank_in_another_branch_is_named_with_its_line():
@@ -70,7 +78,9 @@ def test_a_rank_in_another_branch_is_named_with_its_line():
 
 
 def test_calls_in_opposite_order_are_named():
-    crossed = rank([operation("a", 1), operation("other", 0, "open", 3 * S)], [("train.py", 9, "g")])
+    crossed = rank(
+        [operation("a", 1), operation("other", 0, "open", 3 * S)], [("train.py", 9, "g")]
+    )
 
     assert diagnose(look(WAITING, crossed)).causes[0].row.name == "cross-order"
 
@@ -99,7 +109,13 @@ def test_a_job_that_goes_on_evenly_is_healthy():
 def test_the_first_exception_is_the_cause_and_lost_peers_are_not():
     ended = {
         "0": {"status": 1, "raised": "PeerLost", "lost": 1, "at_s": 2.0},
-        "1": {"status": 1, "raised": "ValueError", "message": "sample 7 is bad", "lost": -1, "at_s": 1.0},
+        "1": {
+            "status": 1,
+            "raised": "ValueError",
+            "message": "sample 7 is bad",
+            "lost": -1,
+            "at_s": 1.0,
+        },
     }
 
     found = diagnose(look(WAITING, WAITING, ended=ended, is_after=True))
@@ -111,8 +127,18 @@ def test_the_first_exception_is_the_cause_and_lost_peers_are_not():
 @pytest.mark.parametrize("events", [0, 1])
 def test_a_kill_is_for_want_of_memory_only_where_the_kernel_counted_it(events):
     samples = [
-        {"rss_bytes": 1 << 30, "oom_kills": 0, "available_bytes": 8 << 30, "memory_bytes": 16 << 30},
-        {"rss_bytes": 1 << 30, "oom_kills": events, "available_bytes": 8 << 30, "memory_bytes": 16 << 30},
+        {
+            "rss_bytes": 1 << 30,
+            "oom_kills": 0,
+            "available_bytes": 8 << 30,
+            "memory_bytes": 16 << 30,
+        },
+        {
+            "rss_bytes": 1 << 30,
+            "oom_kills": events,
+            "available_bytes": 8 << 30,
+            "memory_bytes": 16 << 30,
+        },
     ]
     dead = rank([operation("a", 1)], samples=samples, now={}, before={})
     ended = {"1": {"status": -9, "at_s": 3.0}}
@@ -128,13 +154,18 @@ def test_the_verdict_has_at_most_six_lines_and_steers_no_terminal():
     lines = verdict_lines(diagnose(look(WAITING, late)))
 
     assert 3 <= len(lines) <= 6
-    assert not any("\x1b" in line for line in [*lines, *report_lines(diagnose(look(WAITING, late)))])
+    assert not any(
+        "\x1b" in line for line in [*lines, *report_lines(diagnose(look(WAITING, late)))]
+    )
 
 
 def test_a_users_words_weigh_and_never_establish():
     late = rank([operation("a", 1)], [("train.py", 8, "evaluate")])
 
-    quiet, said = diagnose(look(WAITING, late)), diagnose(look(WAITING, late), "it is stuck, a hang")
+    quiet, said = (
+        diagnose(look(WAITING, late)),
+        diagnose(look(WAITING, late), "it is stuck, a hang"),
+    )
 
     assert said.causes[0].score >= quiet.causes[0].score
     assert said.causes[0].confidence != "established"
@@ -158,7 +189,9 @@ def test_dumps_of_faulthandler_are_read_and_equal_stacks_are_merged():
     threads = parse(text, 0x20)
 
     assert threads[0] == {"main": True, "frames": [["/x/a b.py", 7, "f"]]}
-    assert [ranks for ranks, _ in merged({0: [("a", 1, "f")], 2: [("a", 1, "f")], 1: [("b", 1, "f")]})] == [[0, 2], [1]]
+    assert [
+        ranks for ranks, _ in merged({0: [("a", 1, "f")], 2: [("a", 1, "f")], 1: [("b", 1, "f")]})
+    ] == [[0, 2], [1]]
     assert ranks_text([0, 1, 2, 5]) == "ranks 0-2 and 5"
 
 
@@ -178,9 +211,47 @@ def test_hosts_with_other_versions_are_named():
 
 
 def test_openmetrics_has_no_label_of_a_tensor_and_ends_as_it_should():
-    counters = {**COUNTERS, "finished": 3, "operations_allreduce": 3, "bytes_allreduce": 12, "steps": 2, "step_ns": S}
+    counters = {
+        **COUNTERS,
+        "finished": 3,
+        "operations_allreduce": 3,
+        "bytes_allreduce": 12,
+        "steps": 2,
+        "step_ns": S,
+    }
     text = openmetrics([(Record({"rank": 0, "host": 'h"', "size": 1}, counters), {})], "job")
 
     assert text.endswith("# EOF\n")
     assert 'rabit_operations_total{job="job",host="h\\"",rank="0",kind="allreduce"} 3' in text
     assert 'rabit_step_seconds_total{job="job",host="h\\"",rank="0"} 1' in text
+
+
+def test_a_step_is_bound_by_what_its_ranks_do_in_it():
+    def working(waits_ms: int, late_ms: int) -> dict[str, Any]:
+        """waits_ms: of a second in which its caller waited.  late_ms: after the others it submits."""
+        operations = [
+            {**operation("a", number, at=(10 + number) * S + late_ms * 1_000_000),
+             "agreed_ns": (10 + number) * S + S // 2,
+             "finished_ns": (10 + number) * S + S // 2 + S // 10}
+            for number in range(1, 9)
+        ]  # fmt: skip
+        found = rank(operations, counters_before=dict(COUNTERS))
+        found["counters"].update(waiting_ns=waits_ms * 1_000_000, last_progress_ns=20 * S - 1000)
+        return found
+
+    found = diagnose(look(working(600, 0), working(600, 0), working(100, 500)))
+
+    bound = found.document()["bound"]
+    assert (bound["by"], bound["rank"]) == ("waiting", 2)
+    assert bound["shares"]["waiting"] == pytest.approx(0.5)
+    assert bound["shares"]["computation"] == pytest.approx(0.4)
+    assert bound_of(Picture(look(WAITING))) is not None
+    assert "bound by waiting for rank 2 (50%; computation 40%, communication 10%)" in bound_text(
+        found
+    )
+
+
+def bound_text(found) -> str:
+    bound = bound_of(found.picture)
+    assert bound is not None
+    return bound.text
