@@ -37,6 +37,13 @@ class ProcessSet:
         self._group = 0
         self._engine: Engine | None = None
 
+    @classmethod
+    def of_group(cls, engine: Engine, ranks: Sequence[int], group: int) -> ProcessSet:
+        """The set of a group that `engine` has already."""
+        found = cls(ranks)
+        found._group, found._engine = group, engine
+        return found
+
     def __repr__(self) -> str:
         return f"ProcessSet(ranks={list(self._ranks)}, process_set_id={self.process_set_id})"
 

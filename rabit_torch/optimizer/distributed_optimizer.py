@@ -288,6 +288,7 @@ def DistributedOptimizer(
     shard: Literal["optimizer", "gradients", "parameters"] | None = None,
     model: torch.nn.Module | None = None,
     offload: str | None = None,
+    shard_within: Literal["host"] | int | None = None,
 ) -> Any:
     """Returns `optimizer` with its gradients reduced over all ranks of `process_set`.
 
@@ -351,6 +352,8 @@ def DistributedOptimizer(
 
     offload: with shard: "disk:PATH" keeps the optimizer's state, and what parameters in 16 bits have in float32, in
         files of a folder of this host, some megabytes in memory at a time.
+    shard_within: with shard: "host" divides among the ranks of a host, a number among so many successive ranks;
+        the other hosts or groups have copies of the parts, and average what they have. None: among all ranks.
 
     Raises InvalidArgument for an optimizer that is wrapped already or is not one of torch, names that are missing
     or double, or arguments out of range.
@@ -430,7 +433,7 @@ def _of_another_kind(
 
         return make_asynchronous(optimizer, names, given["staleness"], _changed(given))
     stage = given["shard"] or config.shard
-    for name, word in (("model", "'parameters'"), ("offload", "'optimizer'")):
+    for name, word in (("model", "'parameters'"), ("offload", "'optimizer'"), ("shard_within", "'optimizer'")):
         if given[name] is not None and not stage:
             raise InvalidArgument(
                 f"{name}= is for shard={word}, and shard is None. Add shard={word}, or leave {name} out"
@@ -444,7 +447,7 @@ def _sharded(
     stage: str,
     given: Mapping[str, Any],
 ) -> Any:
-    taken = {"shard", "model", "offload", "backward_passes_per_step", "process_set"}
+    taken = {"shard", "model", "offload", "shard_within", "backward_passes_per_step", "process_set"}
     crosses = given["overlap"] == "next-forward" and stage != "parameters"
     if crosses or given["overlap"] == "backward":
         taken.add("overlap")
@@ -458,8 +461,8 @@ def _sharded(
     from rabit_torch.sharding.optimizer import shard_optimizer
 
     passes, process_set = given["backward_passes_per_step"], given["process_set"]
-    model, offload = given["model"], given["offload"]
-    return shard_optimizer(optimizer, names, stage, passes, process_set, model, crosses, offload)
+    model, offload, within = given["model"], given["offload"], given["shard_within"]
+    return shard_optimizer(optimizer, names, stage, passes, process_set, model, crosses, offload, within)
 
 
 def _adasum(

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 
 import rabit
-from rabit import Average, Kind, ProcessSet, Request, TimedOut
+from rabit import Average, Kind, Request, TimedOut
 from rabit.framework import engine_for_work
 from rabit.sharding import Flat, FlatLayout, Interval
 from rabit_torch.ops.arguments import group_of
-from rabit_torch.ops.collectives import broadcast_async_, reducescatter_async
+from rabit_torch.ops.collectives import allreduce_async_, broadcast_async_, reducescatter_async
 from rabit_torch.sharding.expected import arrived, expect
+from rabit_torch.sharding.levels import Levels, Relay
 from rabit_torch.sharding.slots import SlotPool
 from rabit_torch.tensors import view
 
@@ -59,17 +60,17 @@ class Storage(ABC):
         layout: FlatLayout,
         flat: Flat,
         parameters: list[torch.Tensor],
-        process_set: ProcessSet,
+        levels: Levels,
         prefix: str,
         passes: int = 1,
     ) -> None:
         self.prefix = prefix
-        self.process_set = process_set
+        self.levels = levels
         self.flat = flat
         self._name = f"{prefix}.{flat.name}"
         self._layout = layout
         self._parameters = parameters
-        self._rank = process_set.rank()
+        self._rank = levels.shards.rank()
         self._rows: Interval = layout.part(flat, self._rank)
         self._dtype = parameters[0].dtype
         self._shape = (flat.rows, layout.block)
@@ -84,7 +85,9 @@ class Storage(ABC):
         self.part: torch.Tensor | None = None  # of the averaged gradient: rows of this rank
         self._gradients: torch.Tensor | None = None
         self._arrived = [False] * len(parameters)
-        self._handle: Any = None
+        self.relay: Relay | None = None
+        self._handle: Any = None  # of the mean over parts
+        self._relayed: Any = None  # and of that over copies
         self._sent = 0
 
     @abstractmethod
@@ -129,11 +132,28 @@ class Storage(ABC):
 
     def wait(self) -> None:
         """Blocks until this rank's part of the averaged gradient is in `part`."""
+        self.relays(waits=True)
+        if self._relayed is not None:
+            relayed, self._relayed = self._relayed, None
+            relayed.wait()
+
+    def relays(self, waits: bool) -> bool:
+        """Takes the mean over parts and starts that over copies after the last pass; False if it has not arrived.
+
+        waits: until it has.
+        """
         if self._handle is None:
-            return
+            return True
+        if not waits and not self._handle.done():
+            return False
         handle, self._handle = self._handle, None
         found = handle.wait()
         self.part = found if self.part is None else self.part.add_(found)
+        copies = self.levels.copies
+        if copies is not None and self._sent == self.passes:
+            name = f"{self._name}.copies"
+            self._relayed = allreduce_async_(self.part, name=name, op=Average, process_set=copies)
+        return True
 
     @abstractmethod
     def finish(self) -> None:
@@ -160,7 +180,7 @@ class Storage(ABC):
             name=name,
             input=view(own, name),
             output=view(values, name),
-            group=group_of(self.process_set),
+            group=group_of(self.levels.shards),
             priority=_GATHER_PRIORITY,
         )
         (handle,) = engine_for_work().submit((request,))
@@ -175,10 +195,12 @@ class Storage(ABC):
         self._sent += 1
         name = f"{self._name}.scatter"
         self._handle = reducescatter_async(
-            gradients, name=name, op=Average, process_set=self.process_set
+            gradients, name=name, op=Average, process_set=self.levels.shards
         )
         if self.backlog is not None:
             self.backlog.add(self._handle)
+        if self.relay is not None and self._sent == self.passes:
+            self.relay.add(self)
 
     @property
     def bytes(self) -> int:
@@ -240,14 +262,17 @@ class PartStorage(Storage):
     Blocks until every rank makes it. The parameters are as they were afterwards.
     """
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(
+        self, layout: FlatLayout, flat: Flat, parameters: list[torch.Tensor], levels: Levels, prefix: str
+    ) -> None:
+        super().__init__(layout, flat, parameters, levels, prefix)
         whole = self._zeros()
         for place, parameter in enumerate(self._parameters):
             self.view(whole, place).copy_(parameter.detach())
-        if self.process_set.size() > 1:
-            root = self.process_set.ranks[0] if self.process_set.ranks else 0
-            broadcast_async_(whole, root, f"{self._name}.start", self.process_set).wait()
+        everyone = levels.everyone
+        if everyone.size() > 1:
+            root = everyone.ranks[0] if everyone.ranks else 0
+            broadcast_async_(whole, root, f"{self._name}.start", everyone).wait()
         rows = self._rows
         self._own = whole[rows.start : rows.start + rows.length].clone()
 

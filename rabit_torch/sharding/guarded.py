@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from rabit import InvalidArgument
+from rabit.checkpoint import Part
 from rabit_torch.sharding.divided import DividedTensor, without_values
 from rabit_torch.sharding.flats import PartStorage
 from rabit_torch.sharding.gathers import Gathers, Unit
@@ -69,9 +70,11 @@ class Divided:
             return self.view()
         return without_values(self.parameter, self.name)
 
-    def where(self) -> tuple[int, int]:
-        """Where this rank's elements begin in the flattened values, and how many those are."""
-        return self.storage.interval(self.place).start, self._twin.numel()
+    def part(self) -> Part:
+        """This rank's elements of the flattened values; none where another group saves the same."""
+        return self.storage.levels.part(
+            self.storage.elements(self.place), self.storage.interval(self.place).start, self._twin.numel()
+        )
 
     def twin(self) -> torch.Tensor:
         """A tensor of the shape and the strides of the whole values."""

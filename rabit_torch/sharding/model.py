@@ -11,7 +11,7 @@ import statistics
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 
@@ -24,6 +24,7 @@ from rabit_torch.sharding.divided import DividedValues, without_values
 from rabit_torch.sharding.flats import PartStorage
 from rabit_torch.sharding.gathers import Gathers, Unit
 from rabit_torch.sharding.guarded import Divided, DividedParameter, divide
+from rabit_torch.sharding.levels import Levels, levels_of
 from rabit_torch.sharding.units import UnitPlan, Units, planned_units
 
 __all__ = ["Description", "DividedModel", "describe", "divided_model", "gathered", "shard", "whole"]
@@ -40,6 +41,7 @@ def shard(
     keep: int = KEEP,
     window: int | None = None,
     process_set: ProcessSet = global_process_set,
+    within: Literal["host"] | int | None = None,
 ) -> torch.nn.Module:
     """Divides the parameters of `model` among the ranks of `process_set`; returns the model, of the same class.
 
@@ -47,9 +49,10 @@ def shard(
     units: names of modules, classes, or a function of name and module that says whether a module is gathered as one;
     None: the repeated children of ModuleList and Sequential, and the other modules. keep: tensors up to this many
     elements stay whole on every rank. window: bytes of units that are whole at a time; None: two units of the middle
-    size, or one and a half of the largest. Blocks until every rank calls it. Raises InvalidArgument for a model
-    that is divided already, that is not on the CPU, or in which no tensor is large enough; Mismatch if the models of
-    the ranks differ.
+    size, or one and a half of the largest. within: "host", or the number of successive ranks that divide the
+    parameters; other groups have copies of the parts. None: all ranks. Blocks until every rank calls it. Raises
+    InvalidArgument for a model that is divided already, that is not on the CPU, or in which no tensor is large
+    enough; Mismatch if the models of the ranks differ.
     """
     _check(model)
     plans = planned_units(model, units, keep)
@@ -60,9 +63,10 @@ def shard(
             "stay whole, so nothing is divided. Use shard='gradients', or rabit_torch.sharding.shard(model, keep=0)"
         )
     prefix = rabit.default_engine().next_name("divided")
-    layout = FlatLayout(_entries(plans), process_set.size())
+    levels = levels_of(process_set, within)
+    layout = FlatLayout(_entries(plans), levels.shards.size())
     check_layouts(layout, process_set, prefix)
-    _models[model] = DividedModel(model, plans, layout, window, process_set, prefix)
+    _models[model] = DividedModel(model, plans, layout, window, levels, prefix)
     return model
 
 
@@ -105,18 +109,18 @@ class DividedModel:
         plans: list[UnitPlan],
         layout: FlatLayout,
         window: int | None,
-        process_set: ProcessSet,
+        levels: Levels,
         prefix: str,
     ) -> None:
         self.layout = layout
         self.prefix = prefix
-        self.process_set = process_set
+        self.levels = levels
         self.divided: dict[torch.nn.Parameter, Divided] = {}
         by_unit: dict[str, list[PartStorage]] = {plan.name: [] for plan in plans}
         by_name = {name: parameter for plan in plans for name, parameter in plan.parameters.items()}
         for flat in layout.flats:
             parameters = [by_name[entry.name] for entry in flat.entries]
-            storage = PartStorage(layout, flat, parameters, process_set, prefix)
+            storage = PartStorage(layout, flat, parameters, levels, prefix)
             by_unit[flat.entries[0].unit].append(storage)
         units = {name: Unit(name, storages) for name, storages in by_unit.items()}
         sizes = [unit.bytes for unit in units.values()]
@@ -235,7 +239,7 @@ def _parts_into(module: torch.nn.Module, state: dict[str, Any], prefix: str, _: 
         key = f"{prefix}{name}"
         if isinstance(state.get(key), DividedValues) and isinstance(parameter, DividedParameter):
             divided = parameter.rabit_divided
-            state[key] = Part(divided.storage.elements(divided.place), *divided.where())
+            state[key] = divided.part()
 
 
 def _parts_from(module: torch.nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
@@ -246,7 +250,7 @@ def _parts_from(module: torch.nn.Module, state: dict[str, Any], prefix: str, *_:
         if isinstance(value, Part) and isinstance(parameter, DividedParameter):
             divided = parameter.rabit_divided
             label = f"{divided.storage.prefix}.join.{divided.name}"
-            where = divided.storage.process_set
+            where = divided.storage.levels.everyone
             elements = joined(WAITED, label, divided.name, value, where)
             divided.write(elements.as_strided(parameter.shape, parameter.stride()))
             state[key] = without_values(parameter, divided.name)
@@ -344,7 +348,7 @@ def describe(model: torch.nn.Module, *, state_bytes: int = 8) -> Description:
         raise InvalidArgument(
             f"describe: {type(model).__name__} is not divided. Call rabit_torch.sharding.shard(model) before"
         )
-    parts = divided.process_set.size()
+    parts = divided.levels.shards.size()
     entries = [
         Entry(
             name,

@@ -17,6 +17,7 @@ from rabit.sharding import Entry, FlatLayout, SquareSum
 from rabit_torch.sharding.divided import DividedGradient, divided_gradient
 from rabit_torch.sharding.flats import Backlog, FlatStorage, Storage
 from rabit_torch.sharding.gathers import Gathers
+from rabit_torch.sharding.levels import Levels, Relay, levels_of
 from rabit_torch.sharding.model import DividedModel, check_layouts, divided_model, shard
 from rabit_torch.sharding.offload import OffloadedStates, made_tier
 from rabit_torch.sharding.probe import check_elementwise
@@ -41,11 +42,12 @@ class ShardedOptimizer:
     _rabit_inner: torch.optim.Optimizer
     _rabit_places: list[Place]
     _rabit_storages: list[Storage]
+    _rabit_relay: Relay | None
     _rabit_gathers: Gathers | None  # of a model whose parameters are divided
     _rabit_prefix: str
     _rabit_states: States
     _rabit_state: DividedState
-    _rabit_set: ProcessSet
+    _rabit_levels: Levels
     _rabit_frozen: list[tuple[str, torch.Tensor]]
     _rabit_passes: int
     _rabit_is_scattered: bool
@@ -106,6 +108,8 @@ class ShardedOptimizer:
         used = self._rabit_used_anywhere()
         for storage in self._rabit_storages:
             storage.send_rest()
+        if self._rabit_relay is not None:
+            self._rabit_relay.finish(self._rabit_storages)
         for storage in self._rabit_storages:
             storage.wait()
         for place, is_used in zip(self._rabit_places, used, strict=True):
@@ -131,7 +135,7 @@ class ShardedOptimizer:
             squares.add(gradient.detach().float().cpu().numpy())
         norm = squares.norm(
             lambda digits: rabit.allreduce(
-                digits, name=f"{self._rabit_prefix}.norm", op=rabit.Sum, process_set=self._rabit_set
+                digits, name=f"{self._rabit_prefix}.norm", op=rabit.Sum, process_set=self._rabit_levels.shards
             )
         )
         factor = max_norm / (norm + 1e-6)
@@ -184,7 +188,7 @@ class ShardedOptimizer:
         """Gives every rank the hyper-parameters of `root_rank`, such as learning rates. Blocks until all call it."""
         groups = self._rabit_inner.param_groups
         own = [{key: value for key, value in group.items() if key != "params"} for group in groups]
-        found = rabit.broadcast_object(own, root_rank, "sharded.options", self._rabit_set)
+        found = rabit.broadcast_object(own, root_rank, "sharded.options", self._rabit_levels.everyone)
         for group, options in zip(groups, found, strict=True):
             group.update(options)
 
@@ -248,7 +252,7 @@ class ShardedOptimizer:
         flags.append(gathers is not None and gathers.wants_order)
         name = f"{self._rabit_prefix}.used"
         found = rabit.allreduce(
-            np.array(flags, np.uint8), name=name, op=rabit.Max, process_set=self._rabit_set
+            np.array(flags, np.uint8), name=name, op=rabit.Max, process_set=self._rabit_levels.everyone
         )
         *used, self._rabit_adopts_order = (bool(flag) for flag in found)
         return used
@@ -273,18 +277,24 @@ def shard_optimizer(
     model: torch.nn.Module | None = None,
     crosses: bool = False,
     offload: str | None = None,
+    within: Any = None,
 ) -> Any:
     """What DistributedOptimizer returns for shard=... Blocks until every rank calls it."""
     _check_stage(stage, model)
     check_elementwise(optimizer)
     trained, frozen = _parameters(optimizer, names)
-    divided = None if model is None else _divided(model, trained, process_set)
+    divided = None if model is None else _divided(model, trained, process_set, within)
+    levels = levels_of(process_set, within) if divided is None else divided.levels
     prefix = rabit.default_engine().next_name("sharded")
     is_scattered = stage != "optimizer"
     sent = passes if is_scattered else 1
-    places = _places(optimizer, trained, divided, process_set, prefix, sent, is_scattered)
+    places = _places(optimizer, trained, divided, levels, prefix, sent, is_scattered)
     _put_slices(optimizer, places)
     parts = list(places.values())
+    storages = list({id(place.storage): place.storage for place in parts}.values())
+    relay = None if levels.copies is None else Relay()
+    for storage in storages:
+        storage.relay = relay
     states: States = MemoryStates(optimizer, parts)
     if offload is not None:
         states = OffloadedStates(optimizer, parts, made_tier(offload, process_set))
@@ -295,10 +305,11 @@ def shard_optimizer(
         _rabit_inner=optimizer,
         _rabit_places=parts,
         _rabit_states=states,
-        _rabit_storages=list({id(place.storage): place.storage for place in parts}.values()),
+        _rabit_storages=storages,
         _rabit_gathers=None if divided is None else divided.gathers,
-        _rabit_state=DividedState(optimizer, states, parts, process_set, prefix),
-        _rabit_set=process_set,
+        _rabit_state=DividedState(optimizer, states, parts, levels, prefix),
+        _rabit_levels=levels,
+        _rabit_relay=relay,
         _rabit_prefix=prefix,
         _rabit_frozen=frozen,
         _rabit_passes=passes,
@@ -329,7 +340,7 @@ def _check_stage(stage: str, model: torch.nn.Module | None) -> None:
 
 
 def _divided(
-    model: torch.nn.Module, trained: Mapping[torch.Tensor, str], process_set: ProcessSet
+    model: torch.nn.Module, trained: Mapping[torch.Tensor, str], process_set: ProcessSet, within: Any
 ) -> DividedModel:
     """The model in parts, whose trained parameters are those of the optimizer."""
     if not isinstance(model, torch.nn.Module):
@@ -349,13 +360,15 @@ def _divided(
         )
     found = divided_model(model)
     if found is None:
-        shard(model, process_set=process_set)
+        shard(model, process_set=process_set, within=within)
         found = divided_model(model)
     assert found is not None
-    if found.process_set.ranks != process_set.ranks:
+    everyone, shards = found.levels.everyone.ranks, found.levels.shards.ranks
+    wanted = process_set.ranks if within is None else levels_of(process_set, within).shards.ranks
+    if wanted != (everyone if within is None else shards):
         raise InvalidArgument(
-            f"shard='parameters': the model is divided among the ranks {found.process_set.ranks}, and the optimizer "
-            f"among {process_set.ranks}. Give both the same process_set"
+            f"shard='parameters': the model is divided among the ranks {shards}, and the optimizer among {wanted}. "
+            "Give both the same process_set; shard_within of the optimizer may be left out"
         )
     found.gathers.has_steps = True
     return found
@@ -365,7 +378,7 @@ def _places(
     optimizer: torch.optim.Optimizer,
     trained: Mapping[torch.Tensor, str],
     divided: DividedModel | None,
-    process_set: ProcessSet,
+    levels: Levels,
     prefix: str,
     passes: int,
     is_scattered: bool,
@@ -375,14 +388,14 @@ def _places(
     if divided is not None:
         parts.update((each, found) for each, found in divided.divided.items() if each in trained)
     rest = {each: name for each, name in trained.items() if each not in parts}
-    layout = FlatLayout(_entries(optimizer, rest), process_set.size())
-    check_layouts(layout, process_set, prefix)
+    layout = FlatLayout(_entries(optimizer, rest), levels.shards.size())
+    check_layouts(layout, levels.everyone, prefix)
     by_name = {name: each for each, name in rest.items()}
     where: dict[torch.Tensor, tuple[Storage, int]] = {}
     backlog = Backlog()
     for flat in layout.flats:
         parameters = [by_name[entry.name] for entry in flat.entries]
-        storage = FlatStorage(layout, flat, parameters, process_set, prefix, passes)
+        storage = FlatStorage(layout, flat, parameters, levels, prefix, passes)
         where.update((parameter, (storage, place)) for place, parameter in enumerate(parameters))
         storage.backlog = backlog if is_scattered else None
     for each, found in parts.items():

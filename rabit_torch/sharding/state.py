@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 import rabit
-from rabit import InvalidArgument, ProcessSet
+from rabit import InvalidArgument
 from rabit.checkpoint import Part
 from rabit.sharding import joined
 from rabit_torch.ops.operations import WAITED
 from rabit_torch.sharding.flats import flattened
+from rabit_torch.sharding.levels import Levels
 from rabit_torch.sharding.states import Place, States
 
 __all__ = ["DividedState"]
@@ -26,13 +27,13 @@ class DividedState:
         optimizer: torch.optim.Optimizer,
         states: States,
         places: Sequence[Place],
-        process_set: ProcessSet,
+        levels: Levels,
         prefix: str,
     ) -> None:
         self._optimizer = optimizer
         self._states = states
         self._places = places
-        self._set = process_set
+        self._levels = levels
         self._prefix = prefix
 
     def saved(self, whole: bool) -> dict[str, Any]:
@@ -65,7 +66,7 @@ class DividedState:
 
     def _state_of(self, place: Place) -> dict[str, Any]:
         return {
-            key: Part(value.detach().cpu(), place.interval.start, place.parameter.numel())
+            key: self._levels.part(value.detach().cpu(), place.interval.start, place.parameter.numel())
             if isinstance(value, torch.Tensor) and value.dim()
             else value
             for key, value in self._states.get(place).items()
@@ -91,6 +92,6 @@ class DividedState:
         """A state tensor that lies on the ranks in parts, in the shape of its parameter."""
         label = f"{self._prefix}.join.{place.name}.{key}"
         elements: torch.Tensor = joined(
-            WAITED, label, f"{key!r} of {place.name!r}", part, self._set
+            WAITED, label, f"{key!r} of {place.name!r}", part, self._levels.everyone
         )
         return elements.as_strided(place.parameter.shape, place.strides)

@@ -13,21 +13,25 @@ from harness import links as shaped_links
 
 GLOO_PORT = 17018
 STAGES = {"none": None, "stage1": "optimizer", "stage2": "gradients", "stage3": "parameters"}
+HOST = "-host"  # of a mode whose state is divided inside of each host
 MODES = "none,stage1,stage2,stage3,ddp,zero,fsdp2"
 
 
-@case(ranks=4, rate=rate("1G"), modes=words(MODES), tokens=64, width=256, layers=12, rounds=7)
+@case(ranks=4, per_host=1, rate=rate("1G"), modes=words(MODES), tokens=64, width=256, layers=12, rounds=7)
 def sharding(o: Any) -> None:
     """A step of a decoder with AdamW in every stage, next to DDP, ZeroRedundancyOptimizer and FSDP2 on gloo.
 
-    A rank in each namespace. Received bytes are those of the interface of the first rank.
+    Namespaces of `per_host` ranks; a mode such as stage2-host divides among these. Received bytes are those of the
+    interface of the first namespace.
     """
-    with lab_or_stop(o.ranks, o.rate, shaped_links.LONG_QUEUE_SECONDS) as lab:
+    with lab_or_stop(o.ranks // o.per_host, o.rate, shaped_links.LONG_QUEUE_SECONDS) as lab:
         o.address = lab.address(0)
-        found = on_ranks(step_rank, o, o.ranks, run=shaped_links.in_lab(lab, timeout=460))
+        run = shaped_links.in_lab(lab, timeout=460, ranks_per_host=o.per_host)
+        found = on_ranks(step_rank, o, o.ranks, run=run)
     count = found[0]["parameters"]
     print(
-        f"{o.ranks} namespaces at {o.rate / 1e6:g} Mbit/s, decoder of {count / 1e6:.1f} M parameters, {o.tokens} tokens"
+        f"{o.ranks} ranks in {o.ranks // o.per_host} namespaces at {o.rate / 1e6:g} Mbit/s, "
+        f"decoder of {count / 1e6:.1f} M parameters, {o.tokens} tokens"
     )
     unit = 4 * count
     times = {
@@ -36,14 +40,18 @@ def sharding(o: Any) -> None:
     }
     rows = [
         [mode, f"{median(times[mode]) * 1e3:.0f} ms", ratio(times[o.modes[0]], times[mode]),
-         found[0]["received"][mode] / unit, count_of_units(mode, o.ranks)]
+         found[0]["received"][mode] / unit, count_of_units(mode, o.ranks, o.per_host)]
         for mode in o.modes
     ]  # fmt: skip
     table(["", "step", f"times of {o.modes[0]}", "received / 4 bytes of all", "formula"], rows)
 
 
-def count_of_units(mode: str, ranks: int) -> str:
+def count_of_units(mode: str, ranks: int, per_host: int) -> str:
     """Bytes received in a step, in units of the parameters' bytes; what others' code is known to do."""
+    if mode.endswith(HOST):  # What the ranks of a host exchange stays in its memory.
+        return f"{2 * (ranks - per_host) / ranks:.2f}"
+    if per_host > 1:
+        return "-"
     part = (ranks - 1) / ranks
     passes = {"stage3": 3, "zero": 3, "fsdp2": 4}.get(mode, 2)
     return f"{passes * part:.2f}"
@@ -90,10 +98,12 @@ def prepared(mode: str, o: Any) -> Callable[[], None]:
 
     model = decoder(o)
     called = model
-    if mode in STAGES:
-        options = {"model": model} if mode == "stage3" else {}
+    if (stage := mode.removesuffix(HOST)) in STAGES:
+        options: dict[str, Any] = {"model": model} if stage == "stage3" else {}
+        if mode.endswith(HOST):
+            options["shard_within"] = "host"
         optimizer = rabit_torch.DistributedOptimizer(
-            torch.optim.AdamW(model.parameters()), model.named_parameters(), shard=STAGES[mode], **options
+            torch.optim.AdamW(model.parameters()), model.named_parameters(), shard=STAGES[stage], **options
         )
     elif mode == "fsdp2":
         from torch.distributed.fsdp import fully_shard
