@@ -1,6 +1,7 @@
 """Training that is divided among the ranks: what DistributedOptimizer(shard=...) returns, and models in parts."""
 
+from rabit_torch.sharding.amp import GradScaler
 from rabit_torch.sharding.model import Description, describe, gathered, shard, whole
 from rabit_torch.sharding.optimizer import ShardedOptimizer
 
-__all__ = ["Description", "ShardedOptimizer", "describe", "gathered", "shard", "whole"]
+__all__ = ["Description", "GradScaler", "ShardedOptimizer", "describe", "gathered", "shard", "whole"]

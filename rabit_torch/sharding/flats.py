@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -59,7 +60,7 @@ class Storage(ABC):
         self,
         layout: FlatLayout,
         flat: Flat,
-        parameters: list[torch.Tensor],
+        parameters: Sequence[torch.Tensor],
         levels: Levels,
         prefix: str,
         passes: int = 1,
@@ -263,7 +264,7 @@ class PartStorage(Storage):
     """
 
     def __init__(
-        self, layout: FlatLayout, flat: Flat, parameters: list[torch.Tensor], levels: Levels, prefix: str
+        self, layout: FlatLayout, flat: Flat, parameters: Sequence[torch.Tensor], levels: Levels, prefix: str
     ) -> None:
         super().__init__(layout, flat, parameters, levels, prefix)
         whole = self._zeros()

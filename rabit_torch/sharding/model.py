@@ -19,12 +19,15 @@ import rabit
 from rabit import InvalidArgument, Mismatch, ProcessSet, global_process_set
 from rabit.checkpoint import Part
 from rabit.sharding import Entry, FlatLayout, RankBytes, joined, rank_bytes, wire_bytes
+from rabit.sharding.room import check_room
+from rabit.types import DType
 from rabit_torch.ops.operations import WAITED
 from rabit_torch.sharding.divided import DividedValues, without_values
 from rabit_torch.sharding.flats import PartStorage
 from rabit_torch.sharding.gathers import Gathers, Unit
 from rabit_torch.sharding.guarded import Divided, DividedParameter, divide
 from rabit_torch.sharding.levels import Levels, levels_of
+from rabit_torch.sharding.meta import give_values, is_on_meta, owners_of, share_values
 from rabit_torch.sharding.units import UnitPlan, Units, planned_units
 
 __all__ = ["Description", "DividedModel", "describe", "divided_model", "gathered", "shard", "whole"]
@@ -53,7 +56,25 @@ def shard(
     parameters; other groups have copies of the parts. None: all ranks. Blocks until every rank calls it. Raises
     InvalidArgument for a model that is divided already, that is not on the CPU, or in which no tensor is large
     enough; Mismatch if the models of the ranks differ.
+
+    A model on the meta device gets its values here, unit by unit, by reset_parameters() of its modules on the first
+    rank. Raises ResourceExhausted, before anything is allocated, where a host has not enough memory for it.
     """
+    divide_model(model, units, keep, window, process_set, within, state_bytes=0)
+    return model
+
+
+def divide_model(
+    model: torch.nn.Module,
+    units: Units = None,
+    keep: int = KEEP,
+    window: int | None = None,
+    process_set: ProcessSet = global_process_set,
+    within: Literal["host"] | int | None = None,
+    *,
+    state_bytes: int,
+) -> DividedModel:
+    """See `shard`. state_bytes: of the optimizer, for each element, that are to fit into memory as well."""
     _check(model)
     plans = planned_units(model, units, keep)
     if not plans:
@@ -66,8 +87,20 @@ def shard(
     levels = levels_of(process_set, within)
     layout = FlatLayout(_entries(plans), levels.shards.size())
     check_layouts(layout, process_set, prefix)
-    _models[model] = DividedModel(model, plans, layout, window, levels, prefix)
-    return model
+    size = _window(layout) if window is None else window
+    if is_on_meta(model):
+        sizes = Sizes(model, layout, state_bytes)
+        largest = max(unit_bytes(layout).values())
+        check_room(
+            f"shard: {type(model).__name__} of {sizes.count:,} parameters, in {layout.parts} parts",
+            # Of gradients, two units are on their way while a third is filled.
+            sizes.rank.total + size + 3 * largest,
+            "Use more hosts, shard a larger part, or keep the optimizer's state on disk (offload)",
+            process_set,
+            f"{prefix}.room",
+        )
+    _models[model] = DividedModel(model, plans, layout, size, levels, prefix)
+    return _models[model]
 
 
 def _check(model: torch.nn.Module) -> None:
@@ -79,7 +112,7 @@ def _check(model: torch.nn.Module) -> None:
             raise InvalidArgument(
                 f"shard: {name!r} of {kind} is divided already; shard a model once"
             )
-        if not parameter.is_cpu:
+        if not (parameter.is_cpu or parameter.is_meta):
             raise InvalidArgument(
                 f"shard: {name!r} of {kind} is on {parameter.device}; parameters are divided on the CPU. Move the "
                 "model there, or use shard='gradients'"
@@ -108,7 +141,7 @@ class DividedModel:
         model: torch.nn.Module,
         plans: list[UnitPlan],
         layout: FlatLayout,
-        window: int | None,
+        window: int,
         levels: Levels,
         prefix: str,
     ) -> None:
@@ -116,26 +149,37 @@ class DividedModel:
         self.prefix = prefix
         self.levels = levels
         self.divided: dict[torch.nn.Parameter, Divided] = {}
-        by_unit: dict[str, list[PartStorage]] = {plan.name: [] for plan in plans}
-        by_name = {name: parameter for plan in plans for name, parameter in plan.parameters.items()}
-        for flat in layout.flats:
-            parameters = [by_name[entry.name] for entry in flat.entries]
-            storage = PartStorage(layout, flat, parameters, levels, prefix)
-            by_unit[flat.entries[0].unit].append(storage)
-        units = {name: Unit(name, storages) for name, storages in by_unit.items()}
-        sizes = [unit.bytes for unit in units.values()]
-        chosen = max(2 * int(statistics.median(sizes)), max(sizes) * 3 // 2)
-        self.gathers = Gathers(list(units.values()), chosen if window is None else window)
-        for flat in layout.flats:
-            unit = units[flat.entries[0].unit]
-            storage = next(storage for storage in unit.storages if storage.flat is flat)
-            for place, entry in enumerate(flat.entries):
-                parameter = by_name[entry.name]
+        self.was_on_meta = is_on_meta(model)
+        units: list[Unit] = []
+        self.gathers = Gathers(units, window)
+        is_first = levels.everyone.rank() == 0
+        given: list[torch.Tensor] = []
+        for plan in plans:  # One unit is whole at a time.
+            if self.was_on_meta:
+                given += give_values(owners_of(model, plan.parameters.values()), is_first)
+            units.append(self._unit(plan))
+        if self.was_on_meta:
+            given += give_values(model.modules(), is_first)
+            share_values((tensor for tensor in given if tensor not in self.divided), levels.everyone, prefix)
+        self._hook(model, list(zip(plans, units, strict=True)))
+
+    def _unit(self, plan: UnitPlan) -> Unit:
+        """The unit of a plan, whose parameters are in parts from here on."""
+        flats = [flat for flat in self.layout.flats if flat.entries[0].unit == plan.name]
+        storages = [
+            PartStorage(
+                self.layout, flat, [plan.parameters[entry.name] for entry in flat.entries], self.levels, self.prefix
+            )
+            for flat in flats
+        ]
+        unit = Unit(plan.name, storages)
+        for storage in storages:
+            for place, entry in enumerate(storage.flat.entries):
+                parameter = plan.parameters[entry.name]
                 divided = Divided(entry.name, parameter, self.gathers, unit, storage, place)
                 self.divided[parameter] = divided
-        for parameter, divided in self.divided.items():
-            divide(parameter, divided)
-        self._hook(model, [(plan, units[plan.name]) for plan in plans])
+                divide(parameter, divided)
+        return unit
 
     @property
     def storages(self) -> list[PartStorage]:
@@ -348,28 +392,52 @@ def describe(model: torch.nn.Module, *, state_bytes: int = 8) -> Description:
         raise InvalidArgument(
             f"describe: {type(model).__name__} is not divided. Call rabit_torch.sharding.shard(model) before"
         )
-    parts = divided.levels.shards.size()
-    entries = [
-        Entry(
-            name,
-            tuple(each.shape),
-            str(each.dtype).removeprefix("torch."),
-            is_trained=each.requires_grad,
-        )
-        for name, each in model.named_parameters()
-        if each not in divided.divided
-    ]
-    rest = FlatLayout(entries, parts)
-    kept, own = (
-        rank_bytes(layout, stage, 0, state_bytes)
-        for layout, stage in ((rest, "gradients"), (divided.layout, "parameters"))
-    )
-    wire = wire_bytes(rest, "gradients") + wire_bytes(divided.layout, "parameters")
+    sizes = Sizes(model, divided.layout, state_bytes)
+    wire = wire_bytes(sizes.rest, "gradients") + wire_bytes(divided.layout, "parameters")
     gathers = divided.gathers
     return Description(
         {unit.name: unit.bytes for unit in gathers.units},
-        kept.parameters,
-        RankBytes(*(first + second for first, second in zip(kept, own, strict=True))),
-        wire // parts,
+        sizes.kept,
+        sizes.rank,
+        wire // divided.layout.parts,
         gathers.window,
     )
+
+
+class Sizes:
+    """Of a model that is divided by `layout`. rest: what stays whole. kept: bytes of that. rank: of rank 0."""
+
+    def __init__(self, model: torch.nn.Module, layout: FlatLayout, state_bytes: int) -> None:
+        names = {entry.name for entry in layout.entries}
+        entries = [
+            Entry(
+                name,
+                tuple(parameter.shape),
+                str(parameter.dtype).removeprefix("torch."),
+                is_trained=parameter.requires_grad,
+            )
+            for name, parameter in model.named_parameters()
+            if name not in names
+        ]
+        self.rest = FlatLayout(entries, layout.parts)
+        self.count = sum(entry.count for entry in (*entries, *layout.entries))
+        kept = rank_bytes(self.rest, "gradients", 0, state_bytes)
+        own = rank_bytes(layout, "parameters", 0, state_bytes)
+        self.kept = kept.parameters
+        self.rank = RankBytes(*(first + second for first, second in zip(kept, own, strict=True)))
+
+
+def unit_bytes(layout: FlatLayout) -> dict[str, int]:
+    """Of the whole values of each unit."""
+    found: dict[str, int] = {}
+    for flat in layout.flats:
+        unit = flat.entries[0].unit
+        size = flat.rows * layout.block * DType[flat.dtype.upper()].itemsize
+        found[unit] = found.get(unit, 0) + size
+    return found
+
+
+def _window(layout: FlatLayout) -> int:
+    """Two units of the middle size, or one and a half of the largest."""
+    sizes = list(unit_bytes(layout).values())
+    return max(2 * int(statistics.median(sizes)), max(sizes) * 3 // 2)

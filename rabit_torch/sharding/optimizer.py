@@ -18,7 +18,7 @@ from rabit_torch.sharding.divided import DividedGradient, divided_gradient
 from rabit_torch.sharding.flats import Backlog, FlatStorage, Storage
 from rabit_torch.sharding.gathers import Gathers
 from rabit_torch.sharding.levels import Levels, Relay, levels_of
-from rabit_torch.sharding.model import DividedModel, check_layouts, divided_model, shard
+from rabit_torch.sharding.model import DividedModel, check_layouts, divide_model, divided_model
 from rabit_torch.sharding.offload import OffloadedStates, made_tier
 from rabit_torch.sharding.probe import check_elementwise
 from rabit_torch.sharding.slots import give_back_pages
@@ -55,6 +55,7 @@ class ShardedOptimizer:
     _rabit_is_synchronized: bool
     _rabit_adopts_order: bool
     _rabit_has_stepped: bool
+    _rabit_has_scaler: bool  # of rabit_torch.sharding
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates this rank's slices with the averaged gradients, and gathers the parameters.
@@ -193,6 +194,16 @@ class ShardedOptimizer:
             group.update(options)
 
     @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What a GradScaler's step() asks: False, for it has to unscale this rank's gradients itself."""
+        if not self._rabit_has_scaler:
+            raise InvalidArgument(
+                "shard: torch.amp.GradScaler sees this rank's part of the gradients, and ranks would not leave out the "
+                "same steps. Use rabit_torch.sharding.GradScaler"
+            )
+        return False
+
+    @property
     def param_groups(self) -> list[dict[str, Any]]:
         return self._rabit_inner.param_groups
 
@@ -281,9 +292,11 @@ def shard_optimizer(
 ) -> Any:
     """What DistributedOptimizer returns for shard=... Blocks until every rank calls it."""
     _check_stage(stage, model)
-    check_elementwise(optimizer)
+    state_bytes = check_elementwise(optimizer)
     trained, frozen = _parameters(optimizer, names)
-    divided = None if model is None else _divided(model, trained, process_set, within)
+    divided = None if model is None else _divided(
+        model, trained, process_set, within, 0 if offload is not None else state_bytes
+    )
     levels = levels_of(process_set, within) if divided is None else divided.levels
     prefix = rabit.default_engine().next_name("sharded")
     is_scattered = stage != "optimizer"
@@ -318,6 +331,7 @@ def shard_optimizer(
         _rabit_is_synchronized=False,
         _rabit_adopts_order=False,
         _rabit_has_stepped=False,
+        _rabit_has_scaler=False,
     )
     for place in parts:
         _watch(result, place)
@@ -340,7 +354,11 @@ def _check_stage(stage: str, model: torch.nn.Module | None) -> None:
 
 
 def _divided(
-    model: torch.nn.Module, trained: Mapping[torch.Tensor, str], process_set: ProcessSet, within: Any
+    model: torch.nn.Module,
+    trained: Mapping[torch.Tensor, str],
+    process_set: ProcessSet,
+    within: Any,
+    state_bytes: int,
 ) -> DividedModel:
     """The model in parts, whose trained parameters are those of the optimizer."""
     if not isinstance(model, torch.nn.Module):
@@ -360,9 +378,7 @@ def _divided(
         )
     found = divided_model(model)
     if found is None:
-        shard(model, process_set=process_set, within=within)
-        found = divided_model(model)
-    assert found is not None
+        found = divide_model(model, process_set=process_set, within=within, state_bytes=state_bytes)
     everyone, shards = found.levels.everyone.ranks, found.levels.shards.ranks
     wanted = process_set.ranks if within is None else levels_of(process_set, within).shards.ranks
     if wanted != (everyone if within is None else shards):

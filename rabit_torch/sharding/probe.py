@@ -17,15 +17,18 @@ _CUT = 128
 _STEPS = 3
 
 
-def check_elementwise(optimizer: torch.optim.Optimizer) -> None:
-    """Raises InvalidArgument for one that looks at whole tensors, as Adafactor, LAMB, Muon and LBFGS do.
+def check_elementwise(optimizer: torch.optim.Optimizer) -> int:
+    """Returns the bytes of the optimizer's state for each element.
+
+    Raises InvalidArgument for one that looks at whole tensors, as Adafactor, LAMB, Muon and LBFGS do.
 
     A copy of it steps on a small tensor and on its two halves, whose bits are compared.
     """
     kind = type(optimizer).__name__
+    state_bytes = 0
     for group in optimizer.param_groups:
         try:
-            whole, halves = _stepped(optimizer, group, 1), _stepped(optimizer, group, 2)
+            (whole, size), (halves, _) = _stepped(optimizer, group, 1), _stepped(optimizer, group, 2)
         except Exception as error:
             raise InvalidArgument(
                 f"shard: {kind} cannot step on a slice of a tensor: {type(error).__name__}: {error}. Each rank "
@@ -37,13 +40,15 @@ def check_elementwise(optimizer: torch.optim.Optimizer) -> None:
                 "depend on the number of ranks. Take an optimizer that updates each element by itself, such as "
                 "SGD or AdamW"
             )
+        state_bytes = max(state_bytes, size // whole.numel())
+    return state_bytes
 
 
-def _stepped(optimizer: torch.optim.Optimizer, group: dict[str, Any], parts: int) -> torch.Tensor:
-    """A small tensor after some steps, as a matrix or as `parts` slices."""
+def _stepped(optimizer: torch.optim.Optimizer, group: dict[str, Any], parts: int) -> tuple[torch.Tensor, int]:
+    """A small tensor after some steps, as a matrix or as `parts` slices, and bytes of the state."""
     first = next(iter(group["params"]), None)
     dtype = torch.float32 if first is None else first.dtype
-    device = torch.device("cpu") if first is None else first.device
+    device = torch.device("cpu") if first is None or first.is_meta else first.device
     random = torch.Generator().manual_seed(0)
 
     def drawn() -> torch.Tensor:
@@ -70,4 +75,6 @@ def _stepped(optimizer: torch.optim.Optimizer, group: dict[str, Any], parts: int
         for each, piece in zip(slices, pieces, strict=True):
             each.grad = piece.clone()
         probe.step()
-    return torch.cat([each.detach().flatten() for each in slices])
+    states = [value for own in probe.state.values() for value in own.values() if isinstance(value, torch.Tensor)]
+    size = sum(value.nbytes for value in states if value.dim())
+    return torch.cat([each.detach().flatten() for each in slices]), size

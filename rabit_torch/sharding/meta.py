@@ -1,0 +1,78 @@
+"""Models that were built on the meta device get their values unit by unit, so that no rank ever has all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from rabit import InvalidArgument, ProcessSet
+from rabit_torch.ops.collectives import broadcast_async_
+
+__all__ = ["give_values", "is_on_meta", "owners_of", "share_values"]
+
+
+def is_on_meta(model: torch.nn.Module) -> bool:
+    return any(tensor.is_meta for tensor in _tensors(model.modules()))
+
+
+def owners_of(model: torch.nn.Module, parameters: Iterable[torch.nn.Parameter]) -> list[torch.nn.Module]:
+    """The modules that have one of `parameters` as their own."""
+    wanted = {id(parameter) for parameter in parameters}
+    return [
+        module
+        for module in model.modules()
+        if any(id(parameter) in wanted for parameter in module.parameters(recurse=False))
+    ]
+
+
+def give_values(modules: Iterable[torch.nn.Module], is_first: bool) -> list[torch.Tensor]:
+    """Replaces tensors of `modules` that are on the meta device by tensors on the CPU; returns these.
+
+    is_first: their values are those of reset_parameters(); any otherwise. Parameters stay the objects that they are.
+    Raises InvalidArgument for a module that has no reset_parameters.
+    """
+    given: list[torch.Tensor] = []
+    for module in modules:
+        own = [tensor for tensor in _tensors([module]) if tensor.is_meta]
+        if not own:
+            continue
+        reset = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
+        if reset is None:
+            raise InvalidArgument(
+                f"shard: the model is on the meta device, and {type(module).__name__} has no reset_parameters() that "
+                "gives its tensors values. Add one, or build the model on the CPU"
+            )
+        for parameter in module.parameters(recurse=False):
+            if parameter.is_meta:
+                values = torch.empty_like(parameter, device="cpu")
+                torch.utils.swap_tensors(
+                    parameter, torch.nn.Parameter(values, requires_grad=parameter.requires_grad)
+                )
+                given.append(parameter)
+        for name, buffer in module.named_buffers(recurse=False):
+            if buffer.is_meta:
+                kept = torch.zeros_like(buffer, device="cpu")
+                module._buffers[name] = kept
+                given.append(kept)
+        if is_first:
+            reset()
+    return given
+
+
+def share_values(tensors: Iterable[torch.Tensor], process_set: ProcessSet, prefix: str) -> None:
+    """Gives every rank the values of the first. Blocks until every rank calls it."""
+    if process_set.size() == 1:
+        return
+    handles = [
+        broadcast_async_(tensor.detach(), process_set.ranks[0], f"{prefix}.first.{place}", process_set)
+        for place, tensor in enumerate(tensors)
+    ]
+    for handle in handles:
+        handle.wait()
+
+
+def _tensors(modules: Iterable[torch.nn.Module]) -> Iterator[torch.Tensor]:
+    for module in modules:
+        yield from module.parameters(recurse=False)
+        yield from module.buffers(recurse=False)
