@@ -10,9 +10,11 @@ from rabit.sharding.annotated.program import Annotation, Program
 from rabit.sharding.annotated.runner import Runner
 from rabit.sharding.annotated.trace import annotate, trace
 from rabit.sharding.layout import Entry, Flat, FlatLayout, Interval, Move
-from rabit.sharding.memory import RankBytes, rank_bytes, wire_bytes
+from rabit.sharding.levels import Levels, levels_of
+from rabit.sharding.memory import RankBytes, rank_bytes, unit_bytes, wire_bytes
 from rabit.sharding.norm import SquareSum
 from rabit.sharding.parts import joined
+from rabit.sharding.room import check_room
 from rabit.sharding.state import ShardedState
 from rabit.sharding.tiers import DiskTier
 from rabit.sharding.updates import adamw, momentum, sgd
@@ -24,6 +26,7 @@ __all__ = [
     "Flat",
     "FlatLayout",
     "Interval",
+    "Levels",
     "Mesh",
     "Move",
     "Plan",
@@ -35,11 +38,14 @@ __all__ = [
     "SquareSum",
     "adamw",
     "annotate",
+    "check_room",
     "complete",
     "joined",
+    "levels_of",
     "momentum",
     "rank_bytes",
     "sgd",
     "trace",
+    "unit_bytes",
     "wire_bytes",
 ]

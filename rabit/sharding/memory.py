@@ -11,7 +11,7 @@ from rabit.errors import InvalidArgument
 from rabit.sharding.layout import FlatLayout
 from rabit.types import DType
 
-__all__ = ["STAGES", "RankBytes", "rank_bytes", "wire_bytes"]
+__all__ = ["STAGES", "RankBytes", "rank_bytes", "unit_bytes", "wire_bytes"]
 
 STAGES = (None, "optimizer", "gradients", "parameters")
 
@@ -64,6 +64,16 @@ def wire_bytes(layout: FlatLayout, shard: str | None, micro_steps: int = 1) -> i
         gathers = 2 * micro_steps if stage == 3 else (1 if flat.is_trained else 0)
         total += pass_bytes * (scatters + gathers)
     return total
+
+
+def unit_bytes(layout: FlatLayout) -> dict[str, int]:
+    """Bytes of the whole values of each unit."""
+    found: dict[str, int] = {}
+    for flat in layout.flats:
+        unit = flat.entries[0].unit
+        size = flat.rows * layout.block * DType[flat.dtype.upper()].itemsize
+        found[unit] = found.get(unit, 0) + size
+    return found
 
 
 def _stage(shard: str | None) -> int:

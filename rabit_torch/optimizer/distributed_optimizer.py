@@ -352,14 +352,13 @@ def DistributedOptimizer(
 
     offload: with shard: "disk:PATH" keeps the optimizer's state, and what parameters in 16 bits have in float32, in
         files of a folder of this host, some megabytes in memory at a time.
-    shard_within: with shard: "host" divides among the ranks of a host, a number among so many successive ranks;
+    shard_within: with shard: "host" divides among the ranks of a host, a number among that many successive ranks;
         the other hosts or groups have copies of the parts, and average what they have. None: among all ranks.
 
     Raises InvalidArgument for an optimizer that is wrapped already or is not one of torch, names that are missing
     or double, or arguments out of range.
     """
     given = dict(locals())
-    refuse_wrapped(optimizer, _DistributedMixin)
     resolved = _checked_op(given)
     names = checked_names(optimizer, named_parameters)
     if (other := _of_another_kind(optimizer, names, given)) is not None:
@@ -416,7 +415,8 @@ def _changed(given: Mapping[str, Any]) -> list[str]:
 
 
 def _checked_op(given: Mapping[str, Any]) -> Any:
-    """The reduction, which the numbers of the call fit."""
+    """The reduction, which the numbers of the call fit; the optimizer is not wrapped."""
+    refuse_wrapped(given["optimizer"], _DistributedMixin)
     resolved = reduce_op(given["op"], None)
     check_numbers(given["gradient_predivide_factor"], given["staleness"], resolved)
     return resolved

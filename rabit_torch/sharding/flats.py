@@ -12,11 +12,11 @@ import torch
 import rabit
 from rabit import Average, Kind, Request, TimedOut
 from rabit.framework import engine_for_work
-from rabit.sharding import Flat, FlatLayout, Interval
+from rabit.sharding import Flat, FlatLayout, Interval, Levels
 from rabit_torch.ops.arguments import group_of
 from rabit_torch.ops.collectives import allreduce_async_, broadcast_async_, reducescatter_async
 from rabit_torch.sharding.expected import arrived, expect
-from rabit_torch.sharding.levels import Levels, Relay
+from rabit_torch.sharding.relay import Relay
 from rabit_torch.sharding.slots import SlotPool
 from rabit_torch.tensors import view
 

@@ -18,15 +18,23 @@ import torch
 import rabit
 from rabit import InvalidArgument, Mismatch, ProcessSet, global_process_set
 from rabit.checkpoint import Part
-from rabit.sharding import Entry, FlatLayout, RankBytes, joined, rank_bytes, wire_bytes
-from rabit.sharding.room import check_room
-from rabit.types import DType
+from rabit.sharding import (
+    Entry,
+    FlatLayout,
+    Levels,
+    RankBytes,
+    check_room,
+    joined,
+    levels_of,
+    rank_bytes,
+    unit_bytes,
+    wire_bytes,
+)
 from rabit_torch.ops.operations import WAITED
 from rabit_torch.sharding.divided import DividedValues, without_values
 from rabit_torch.sharding.flats import PartStorage
 from rabit_torch.sharding.gathers import Gathers, Unit
 from rabit_torch.sharding.guarded import Divided, DividedParameter, divide
-from rabit_torch.sharding.levels import Levels, levels_of
 from rabit_torch.sharding.meta import give_values, is_on_meta, owners_of, share_values
 from rabit_torch.sharding.units import UnitPlan, Units, planned_units
 
@@ -425,16 +433,6 @@ class Sizes:
         own = rank_bytes(layout, "parameters", 0, state_bytes)
         self.kept = kept.parameters
         self.rank = RankBytes(*(first + second for first, second in zip(kept, own, strict=True)))
-
-
-def unit_bytes(layout: FlatLayout) -> dict[str, int]:
-    """Of the whole values of each unit."""
-    found: dict[str, int] = {}
-    for flat in layout.flats:
-        unit = flat.entries[0].unit
-        size = flat.rows * layout.block * DType[flat.dtype.upper()].itemsize
-        found[unit] = found.get(unit, 0) + size
-    return found
 
 
 def _window(layout: FlatLayout) -> int:

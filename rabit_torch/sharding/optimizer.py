@@ -13,14 +13,14 @@ import torch
 
 import rabit
 from rabit import InvalidArgument, ProcessSet
-from rabit.sharding import Entry, FlatLayout, SquareSum
+from rabit.sharding import Entry, FlatLayout, Levels, SquareSum, levels_of
 from rabit_torch.sharding.divided import DividedGradient, divided_gradient
 from rabit_torch.sharding.flats import Backlog, FlatStorage, Storage
 from rabit_torch.sharding.gathers import Gathers
-from rabit_torch.sharding.levels import Levels, Relay, levels_of
 from rabit_torch.sharding.model import DividedModel, check_layouts, divide_model, divided_model
 from rabit_torch.sharding.offload import OffloadedStates, made_tier
 from rabit_torch.sharding.probe import check_elementwise
+from rabit_torch.sharding.relay import Relay
 from rabit_torch.sharding.slots import give_back_pages
 from rabit_torch.sharding.state import DividedState
 from rabit_torch.sharding.states import MemoryStates, Place, States

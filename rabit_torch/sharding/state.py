@@ -10,10 +10,9 @@ import torch
 import rabit
 from rabit import InvalidArgument
 from rabit.checkpoint import Part
-from rabit.sharding import joined
+from rabit.sharding import Levels, joined
 from rabit_torch.ops.operations import WAITED
 from rabit_torch.sharding.flats import flattened
-from rabit_torch.sharding.levels import Levels
 from rabit_torch.sharding.states import Place, States
 
 __all__ = ["DividedState"]

@@ -18,7 +18,7 @@ P15  not finite on one rank             here: a_gradient_that_overflows_in_one_p
 P16  frozen parameters                  here: frozen_parameters_are_not_sent; test_torch_sharding: frozen_parameters
 P17  frozen and checkpointed            test_divided_parameters: other_models (change_frozen_and_checkpointing)
 P18  recomputing gathers once           test_divided_parameters: a_step_gathers_each_unit_twice
-P19  tied weights                       test_divided_parameters: a_transformer_with_tied; test_torch_sharding: tied_weights
+P19  tied weights                       test_divided_parameters: a_transformer_with_tied; test_torch_sharding: tied
 P20  use outside of the module          test_divided_parameters: values_that_are_in_parts, a_transformer_with_tied
 P21  sizes 0 and 1, ranks without rows  here: strange_shapes_on_more_ranks_than_rows
 P22  types are mixed in a unit          test_divided_parameters: other_models (change_dtype)

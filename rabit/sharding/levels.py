@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import rabit
-from rabit import InvalidArgument, ProcessSet, global_process_set
 from rabit.checkpoint import Part
+from rabit.engine.current import current_engine
+from rabit.engine.process_set import ProcessSet, global_process_set
+from rabit.errors import InvalidArgument
 from rabit.training.islands import islands_of
 
-__all__ = ["Levels", "Relay", "levels_of"]
+__all__ = ["Levels", "levels_of"]
 
 
 @dataclass(frozen=True)
@@ -49,28 +49,10 @@ def levels_of(process_set: ProcessSet, within: Any) -> Levels:
             f"shard_within={within!r} makes groups of all ranks of the job, and process_set is {process_set}. Leave "
             "one of them out"
         )
-    engine = rabit.default_engine()
+    engine = current_engine()
     islands = islands_of(engine, size)
     shards, copies = (
         ProcessSet.of_group(engine, members.ranks, members.group)
         for members in (islands.inside, islands.across)
     )
     return Levels(process_set, shards, copies if copies.size() > 1 else None)
-
-
-class Relay:
-    """Starts the mean over copies of each flat whose mean over parts has arrived, while others are on their way."""
-
-    def __init__(self) -> None:
-        self._sent: list[Any] = []
-
-    def add(self, storage: Any) -> None:
-        """The last gradients of `storage` in this step have been sent. Does not block."""
-        self._sent.append(storage)
-        self._sent = [storage for storage in self._sent if not storage.relays(waits=False)]
-
-    def finish(self, storages: Iterable[Any]) -> None:
-        """Starts what is left."""
-        self._sent = []
-        for storage in storages:
-            storage.relays(waits=True)
