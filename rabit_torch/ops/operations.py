@@ -62,7 +62,9 @@ class TorchAdapter(Adapter[torch.Tensor]):
         return made, view(made, None)
 
     def result(self, tensor: torch.Tensor) -> Finish:
-        return lambda handle: tensor_of(output_array(handle), tensor)
+        # The result refers to its handle, and that to this function: with the tensor itself, inputs would live as long.
+        like = tensor.detach().new_empty(0)
+        return lambda handle: tensor_of(output_array(handle), like)
 
     def composed(
         self,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import rabit
-from rabit import Average, Kind, Request, TimedOut
+from rabit import Average, Kind, ReduceOp, Request, TimedOut
 from rabit.framework import engine_for_work
 from rabit.sharding import Flat, FlatLayout, Interval, Levels
 from rabit_torch.ops.arguments import group_of
@@ -22,7 +22,7 @@ from rabit_torch.tensors import view
 
 __all__ = ["Backlog", "FlatStorage", "PartStorage", "Storage", "flattened"]
 
-_BACKLOG_FLATS = 2
+_BACKLOG_FLATS = 1  # next to the one that is sent: while it travels, the next is filled
 _BACKLOG_SECONDS = 5.0
 # A gather is waited for; a scatter only frees memory.
 _GATHER_PRIORITY = 1
@@ -39,7 +39,7 @@ class Backlog:
         self.memory = SlotPool()  # of whole gradients
 
     def add(self, handle: Any) -> None:
-        """A flat has been sent. Blocks while more than two are on their way."""
+        """A flat has been sent. Blocks until the one before it has arrived."""
         self._sent.append(handle)
         while len(self._sent) > _BACKLOG_FLATS:
             oldest = self._sent.popleft()
@@ -84,6 +84,7 @@ class Storage(ABC):
         self.passes = passes
         self.backlog: Backlog | None = None
         self.part: torch.Tensor | None = None  # of the averaged gradient: rows of this rank
+        self._kept: torch.Tensor | None = None  # memory of `part`
         self._gradients: torch.Tensor | None = None
         self._arrived = [False] * len(parameters)
         self.relay: Relay | None = None
@@ -195,13 +196,32 @@ class Storage(ABC):
         self._arrived = [False] * len(self._parameters)
         self._sent += 1
         name = f"{self._name}.scatter"
-        self._handle = reducescatter_async(
-            gradients, name=name, op=Average, process_set=self.levels.shards
-        )
+        self._handle = self._start_scatter(gradients, name)
         if self.backlog is not None:
             self.backlog.add(self._handle)
         if self.relay is not None and self._sent == self.passes:
             self.relay.add(self)
+
+    def _start_scatter(self, gradients: torch.Tensor, name: str) -> Any:
+        """Starts the mean of a flat; `wait()` of the handle gives this rank's rows."""
+        if self._sent > 1:  # To be added to those of the passes before.
+            return reducescatter_async(gradients, name=name, op=Average, process_set=self.levels.shards)
+        # In memory of its own from step to step: between whole gradients that come and go, small parts that stay
+        # would leave holes.
+        if self._kept is None:
+            self._kept = gradients.new_empty((self._rows.length, self._shape[1]))
+        kept = self._kept
+        request = Request(
+            kind=Kind.REDUCESCATTER,
+            name=name,
+            input=view(gradients, name),
+            output=view(kept, name),
+            op=ReduceOp(Average),
+            group=group_of(self.levels.shards),
+            finish=lambda _: kept,
+        )
+        (handle,) = engine_for_work().submit((request,))
+        return handle
 
     @property
     def bytes(self) -> int:

@@ -246,6 +246,8 @@ def alive() -> int:
             with torch._C.DisableTorchFunctionSubclass():
                 several = [each] if each.grad is None else [each, each.grad]
                 for tensor in several:
+                    if tensor.is_meta:
+                        continue
                     storage = tensor.untyped_storage()
                     found[storage.data_ptr()] = max(storage.nbytes(), found.get(storage.data_ptr(), 0))
     return sum(found.values())

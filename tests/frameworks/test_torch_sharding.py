@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import weakref
 from pathlib import Path
 
 import pytest
@@ -554,6 +555,19 @@ def test_a_parameter_that_is_never_used_is_saved_without_a_state(tmp_path):
     assert run_ranks(2, run) == [expected] * 2
 
 
+@pytest.mark.parametrize("start", [rabit_torch.reducescatter_async, rabit_torch.allgather_async])
+def test_an_input_is_let_go_while_its_result_lives(start):
+    def run(engine):
+        given = torch.ones(4, 8)
+        alive = weakref.ref(given)
+        result = start(given, name="given").wait()
+        del given
+        assert alive() is None
+        return result.shape[1]
+
+    assert run_ranks(2, run) == [8, 8]
+
+
 def test_few_gradients_are_on_their_way_in_a_backward_pass(monkeypatch):
     monkeypatch.setattr("rabit_torch.sharding.optimizer._FLAT_BYTES", 1)
 
@@ -571,9 +585,11 @@ def test_few_gradients_are_on_their_way_in_a_backward_pass(monkeypatch):
             layer.weight.register_post_accumulate_grad_hook(count)
         model(torch.ones(1, 64)).sum().backward()
         optimizer.step()
-        return most
+        return most, storages[0].backlog.memory.bytes
 
-    assert max(run_ranks(2, run)) <= 2
+    for most, held in run_ranks(2, run):
+        assert most <= 1
+        assert held <= 2 * 4 * 64 * 64  # One is filled while another travels.
 
 
 def test_other_arguments_and_stages_are_refused():
