@@ -46,9 +46,8 @@ def give_values(modules: Iterable[torch.nn.Module], is_first: bool) -> list[torc
         for parameter in module.parameters(recurse=False):
             if parameter.is_meta:
                 values = torch.empty_like(parameter, device="cpu")
-                torch.utils.swap_tensors(
-                    parameter, torch.nn.Parameter(values, requires_grad=parameter.requires_grad)
-                )
+                made = torch.nn.Parameter(values, requires_grad=parameter.requires_grad)
+                torch.utils.swap_tensors(parameter, made)  # type: ignore[no-untyped-call]
                 given.append(parameter)
         for name, buffer in module.named_buffers(recurse=False):
             if buffer.is_meta:
