@@ -265,9 +265,41 @@ def deferred() -> Canvas:
     return canvas
 
 
+def trace() -> Canvas:
+    """Some steps of a job with one slow rank, from its records."""
+    figures = json.loads((HERE / "figures.json").read_text())["trace"]
+    canvas = Canvas(860, 230, figures["title"])
+    canvas.text(28, 36, figures["title"], size=17, bold=True, anchor="start")
+    left, width = 100, 730
+    scale = width / figures["milliseconds"]
+    colours = {"waiting": ORANGE, "allreduce": BLUE}
+    for place, (name, colour) in enumerate(colours.items()):
+        canvas.bar(left + 140 * place, 54, 14, 14, colour)
+        canvas.text(left + 140 * place + 20, 66, name, anchor="start", size=14)
+    canvas.bar(left + 280, 54, 14, 14, GREY)
+    canvas.text(left + 300, 66, "computation", anchor="start", size=14)
+    for row in figures["rows"]:
+        y = 86 + 38 * row["rank"]
+        canvas.text(left - 12, y + 19, f"rank {row['rank']}", anchor="end", size=15, bold=True)
+        canvas.bar(left, y, width, 26, GREY)
+        for name, begin, taken in row["spans"]:
+            end = min(begin + taken, figures["milliseconds"])
+            canvas.bar(left + begin * scale, y, max(1.0, (end - begin) * scale), 26, colours[name])
+    canvas.text(left, 216, "0 s", anchor="start", size=13, colour=SOFT)
+    canvas.text(
+        left + width,
+        216,
+        f"{figures['milliseconds'] / 1000:.1f} s",
+        anchor="end",
+        size=13,
+        colour=SOFT,
+    )
+    return canvas
+
+
 PICTURES: dict[str, Callable[[], Canvas]] = {
     draw.__name__: draw
-    for draw in (step_time, architecture, gradient, negotiation, elastic, deferred)
+    for draw in (step_time, architecture, gradient, negotiation, elastic, deferred, trace)
 }
 
 

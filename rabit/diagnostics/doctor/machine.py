@@ -80,7 +80,7 @@ def foreign_load(picture: Picture) -> Found | None:
         first = busy[0]
         starved = [view.rank for view in views if view.delay_share >= 0.1]
         evidence = [
-            f"{ranks_text(starved)} is ready to run and gets no core {delay:.0%} of the time",
+            f"{ranks_text(starved)}: ready to run and without a core {delay:.0%} of the time",
             f"{first['command']} (process {first['pid']}) and others outside of the job use {cores:.1f} of "
             f"{picture.hosts.get(host, {}).get('processors', '?')} cores of {host}",
         ]
@@ -121,6 +121,8 @@ def oversubscribed(picture: Picture) -> Found | None:
         if not cores or wanted <= cores or delay < 0.3 * len(views) or used < 0.15 * cores:
             continue
         threads = max(int(view.header.get("omp_threads", 0)) for view in views)
+        if threads == 1:
+            continue  # There is nothing to set: these are more ranks than cores.
         evidence = [
             f"{len(views)} ranks of {host} use {used:.1f} of {cores} cores and wait for cores {delay / len(views):.0%} "
             "of the time",
@@ -133,7 +135,7 @@ def oversubscribed(picture: Picture) -> Found | None:
             "cores": cores,
         }
         # Next to much that is not of the job it is one of two causes.
-        score = 0.6 if threads <= 1 else 0.86 if foreign > 0.6 * cores else 0.9
+        score = 0.6 if not threads else 0.86 if foreign > 0.6 * cores else 0.9
         return Found(score, [view.rank for view in views], [host], "", evidence, values)
     return None
 

@@ -444,9 +444,10 @@ def collector(picture: Picture) -> Found | None:
         pauses = [mark for mark in view.marks if mark["text"].startswith("gc ")]
         if not pauses or not view.marks:
             continue
-        span = max(mark["end_ns"] for mark in view.marks) - min(
-            mark["end_ns"] for mark in view.marks
-        )
+        # Until now: a rank that has marked nothing else for long has not spent that time in the collector.
+        first = min(mark["end_ns"] - mark["duration_ns"] for mark in view.marks)
+        last = max(int(view.process.get("time_ns", 0)), *(mark["end_ns"] for mark in view.marks))
+        span = last - first
         share = sum(pause["duration_ns"] for pause in pauses) / max(span, 1)
         if len(pauses) < 2 or share < 0.05:
             continue

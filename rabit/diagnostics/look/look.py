@@ -115,7 +115,7 @@ def rank_document(record: Record) -> dict[str, Any]:
 
 def _readable(path: Path) -> Record | None:
     try:
-        return read_record(path)
+        return read_record(path, _LAST_OPERATIONS)
     except InvalidArgument:
         return None  # It is being made, or its process has ended well and taken it away.
 
