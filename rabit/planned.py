@@ -72,8 +72,17 @@ def put_in_force(engine: Engine, document: PlanDocument, hosts: Sequence[str], w
         "hosts": list(document.hosts),
         "order": [document.hosts[host] for host in document.order],
         "trees": len(document.trees),
+        "follows": _followed(document, engine),
         "seconds": time.perf_counter() - began,
     }
+
+
+def _followed(document: PlanDocument, engine: Engine) -> dict[str, str]:
+    """What each kind of exchange does; a sum that has to repeat its bits is one in the order of the ranks."""
+    found = document.followed()
+    if engine.config.deterministic:
+        found |= {kind: "as without a plan" for kind in found if kind.startswith(("allreduce", "reduce"))}
+    return found
 
 
 def host_name(host_key: str) -> str:

@@ -10,7 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from rabit.command import run_command
-from rabit.planner.document import described
+from rabit.planner.document import described, followed
 from rabit.planner.graph import Topology
 from rabit.planner.picture import svg
 from rabit.planner.plan import Plan
@@ -100,7 +100,17 @@ def _lines(plan: Plan) -> Iterator[str]:
         f"{moved} of {topology.hosts} hosts change places" if moved else "no host changes its place"
     )
     yield ""
+    for way, kinds in _by_way(followed(plan)).items():
+        yield f"{way}: {', '.join(kinds)}"
+    yield ""
     yield from _tree_lines(plan)
+
+
+def _by_way(kinds: dict[str, str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for kind, way in kinds.items():
+        found.setdefault(way, []).append(kind)
+    return found
 
 
 def _tree_lines(plan: Plan) -> Iterator[str]:

@@ -13,7 +13,7 @@ from rabit.errors import InvalidArgument
 from rabit.planner.plan import Plan
 from rabit.planner.trees import Tree
 
-__all__ = ["PlanDocument", "PlannedTree", "described", "document_of", "read_plan"]
+__all__ = ["PlanDocument", "PlannedTree", "described", "document_of", "followed", "read_plan"]
 
 _FORMAT = "rabit plan"
 _VERSION = 1
@@ -24,6 +24,8 @@ _RING_IS_ENOUGH = 0.98
 # What a link carries in the latency of a message, where that was not measured.
 _PIPELINE_BYTES = 4096
 _BYTES_MIN = 64 << 10
+# Of more hosts only broadcasts and reductions of the first one have trees: a table of all would be long.
+_ALL_ROOTS_HOSTS_MAX = 16
 _KINDS = ("allreduce", "broadcast", "reduce", "allgather", "reducescatter")
 
 
@@ -56,6 +58,17 @@ class PlanDocument:
     pipeline_bytes: int = _PIPELINE_BYTES
     bytes_min: int = _BYTES_MIN
 
+    def followed(self) -> dict[str, str]:
+        """What a job does with each kind of exchange: "trees", "ring in the order" or "as without a plan"."""
+        roots = {kind: {tree.root for tree in self.trees if tree.kind == kind} for kind in _KINDS}
+        found = {kind: "trees" if roots[kind] else "as without a plan" for kind in _KINDS}
+        if not roots["allreduce"]:
+            found["allreduce"] = "ring in the order"
+        for kind in ("broadcast", "reduce"):
+            if len(roots[kind]) < len(self.hosts):
+                found[kind] = f"trees from {self.hosts[0]}, else as without a plan"
+        return {**found, "sums of 16-bit floats": "as without a plan"}  # A tree would round them at each rank.
+
 
 def described(plan: Plan, pipeline_bytes: int = _PIPELINE_BYTES) -> dict[str, Any]:
     """The whole file of a plan, as JSON; its hash covers all of it."""
@@ -72,6 +85,11 @@ def described(plan: Plan, pipeline_bytes: int = _PIPELINE_BYTES) -> dict[str, An
         ],
     }
     return {**document, "hash": _digest(document)}
+
+
+def followed(plan: Plan) -> dict[str, str]:
+    """What a job that follows `plan` does with each kind of exchange; see PlanDocument.followed."""
+    return document_of(described(plan)).followed()
 
 
 def read_plan(path: str | Path) -> PlanDocument:
@@ -111,9 +129,9 @@ def document_of(document: Mapping[str, Any]) -> PlanDocument:
 
 
 def _executed(plan: Plan) -> Iterable[PlannedTree]:
-    """Trees for each kind whose ring, in the best order, does not reach the optimum."""
+    """Trees for each kind whose ring, which an allreduce alone takes in the best order, does not reach the optimum."""
     size = plan.topology.hosts
-    if float(plan.ring(plan.order) / plan.allreduce) < _RING_IS_ENOUGH:
+    if _has_trees(plan):
         for pair in plan.trees:
             if weight := round(pair.share * _PARTS):
                 yield PlannedTree(
@@ -121,15 +139,20 @@ def _executed(plan: Plan) -> Iterable[PlannedTree]:
                     _parents(size, ((child, parent) for child, parent in pair.reduce.edges)),
                     _parents(size, ((child, parent) for parent, child in pair.broadcast.edges)),
                 )  # fmt: skip
-    ring = 2 * float(plan.ring(plan.order))  # The same steps once, for a gathering.
+    ring = 2 * float(plan.ring())  # The same steps once, for a gathering, whose parts keep their places.
     for kind, optimum, forest in (
         ("allgather", plan.allgather, plan.gather_trees),
         ("reducescatter", plan.reducescatter, plan.scatter_trees),
     ):
         if ring / float(optimum) < _RING_IS_ENOUGH:
             yield from _forest(kind, size, forest())
-    yield from _forest("broadcast", size, plan.broadcast_trees(0))
-    yield from _forest("reduce", size, plan.reduce_trees(0))
+    for root in range(size if size <= _ALL_ROOTS_HOSTS_MAX else 1):
+        yield from _forest("broadcast", size, plan.broadcast_trees(root))
+        yield from _forest("reduce", size, plan.reduce_trees(root))
+
+
+def _has_trees(plan: Plan) -> bool:
+    return float(plan.ring(plan.order) / plan.allreduce) < _RING_IS_ENOUGH
 
 
 def _forest(kind: str, size: int, trees: Sequence[Tree]) -> Iterable[PlannedTree]:

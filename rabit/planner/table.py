@@ -9,6 +9,8 @@ from rabit.planner.document import PlanDocument, PlannedTree
 
 __all__ = ["table_of"]
 
+_ALL_ROOTS_RANKS_MAX = 64  # of more, the first rank of each host alone has trees to broadcast
+
 
 def table_of(document: PlanDocument, host_of: Sequence[str], source: str = "the plan") -> str:
     """The table for a job whose rank r runs on the host `host_of[r]`.
@@ -33,10 +35,12 @@ def table_of(document: PlanDocument, host_of: Sequence[str], source: str = "the 
 
 def _lines(tree: PlannedTree, turn: int, ranks_of: Sequence[Sequence[int]]) -> Iterator[str]:
     at_root = ranks_of[tree.root]
-    # A part of an allgather belongs to one rank; what begins at a host begins at its first rank.
-    roots = at_root if tree.kind in ("allgather", "reducescatter") else at_root[:1]
+    # A part of an allgather belongs to one rank, and any rank may broadcast: each has trees of its own.
+    roots = at_root
     if tree.kind == "allreduce":
         roots = [at_root[turn % len(at_root)]]
+    elif tree.kind in ("broadcast", "reduce") and sum(map(len, ranks_of)) > _ALL_ROOTS_RANKS_MAX:
+        roots = at_root[:1]
     for root in roots:
         first = [ranks[turn % len(ranks)] for ranks in ranks_of]
         first[tree.root] = root

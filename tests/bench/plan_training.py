@@ -86,3 +86,77 @@ def changing_rank(o: Any) -> tuple[list[float], dict[str, Any]]:
     report = current_engine().statistics().get("plan", {})
     rabit.shutdown()
     return taken, json.loads(json.dumps(report))
+
+
+@case(network=choice("racks"), ways=words("off,plan,ddp-gloo"), hosts=4, mbit=50.0, sizes=sizes("4M"), rho=1.0, steps=8,
+      shape=choice("vgg", "resnet", "lm"))  # fmt: skip
+def plan_training(o: Any) -> bool:
+    """Steps of DistributedOptimizer on two racks with a thin link, with a plan and without, next to DDP on gloo.
+
+    Layers are emulated: they take time and no processor, parameters and hooks are real. rho: the time that the exchange
+    of all gradients takes at the planner's optimum, over that of the computation.
+    """
+    from schedule_shapes import scaled
+
+    from rabit.planner import Plan, Topology
+    from rabit.planner.document import described
+
+    if why := shaped_links.why_not():
+        print(f"skipped: links cannot be shaped here: {why}")
+        return True
+    network = racks(o.hosts, o.mbit, o.mbit / 2)
+    plan = Plan(Topology.from_json(json.dumps(network), o.network))
+    exchange = o.sizes[0] * 8 / (float(plan.allreduce) * 1e6)
+    layers = scaled(o.shape, exchange / o.rho, o.sizes[0], o.hosts)
+    o.layers = [[layer.forward, layer.backward, layer.bytes] for layer in layers]
+    times: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder, build_network(network) as lab:
+        path = Path(folder) / "plan.json"
+        path.write_text(json.dumps(described(plan)))
+        for way in o.ways:
+            o.way, o.plan = way, str(path) if way == "plan" else "off"
+            moments = on_ranks(training_rank, o, o.hosts, run=shaped_links.in_lab(lab, timeout=600))
+            times[way] = median(shaped_links.step_times([[rank] for rank in moments]))
+    print(f"computation {exchange / o.rho:.2f} s, exchange at the optimum {exchange:.2f} s")
+    table(["", "step", "off / it", "gloo / it"],
+          [[way, f"{taken:.3f} s", times.get("off", taken) / taken, times.get("ddp-gloo", taken) / taken]
+           for way, taken in times.items()])  # fmt: skip
+    return True
+
+
+def training_rank(o: Any) -> list[float]:
+    import os
+
+    os.environ["RABIT_PLAN"] = o.plan
+    import torch
+    import torch.distributed as dist
+    from schedule_device import Device
+    from schedule_torch import emulated
+
+    import rabit_torch
+    from rabit.tuning.step_time import Layer
+
+    rabit_torch.init()
+    device = Device()
+    net: Any = emulated([Layer(forward, backward, int(size)) for forward, backward, size in o.layers], device)
+    optimizer: Any = torch.optim.SGD(net.parameters(), lr=0.01)
+    if o.way == "ddp-gloo":
+        store = f"file://{o.folder}/gloo"
+        dist.init_process_group("gloo", init_method=store, rank=rabit_torch.rank(), world_size=rabit_torch.size())
+        net = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=1)
+    else:
+        optimizer = rabit_torch.DistributedOptimizer(optimizer, named_parameters=net.named_parameters())
+    moments = []
+    x = torch.zeros(1, requires_grad=True)
+    for step in range(o.steps + 3):
+        if step >= 2:
+            moments.append(time.perf_counter())
+        optimizer.zero_grad()
+        net(x).sum().backward()
+        optimizer.step()
+    moments.append(time.perf_counter())
+    rabit_torch.barrier()
+    if o.way == "ddp-gloo":
+        dist.destroy_process_group()
+    rabit_torch.shutdown()
+    return moments

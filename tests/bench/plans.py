@@ -61,7 +61,7 @@ def plans(o: Any) -> bool:
 
     Hosts are namespaces, switches bridges, and a token bucket stands at both ends of each link. The bound is the
     optimum of the planner times what TCP carries of a link's nominal rate, which two flows between the first two
-    ranks measure. A host has one rank.
+    ranks measure. A host has one rank. The way "gloo" is torch.distributed's, of allreduce and broadcast.
     """
     from rabit.planner import Plan, Topology
     from rabit.planner.document import described
@@ -82,8 +82,8 @@ def plans(o: Any) -> bool:
             tcp = max(flows[:2]) * 8 / 1e6 / narrowest(plan)
             seconds: dict[str, dict[int, float]] = {}
             for way in o.ways:
-                o.environ = {**WAYS[way], "RABIT_PLAN": str(path) if way == "plan" else "off"}
-                found = on_ranks(planned_rank, o, hosts, run=run)
+                o.environ = {**WAYS.get(way, {}), "RABIT_PLAN": str(path) if way == "plan" else "off"}
+                found = on_ranks(gloo_rank if way == "gloo" else planned_rank, o, hosts, run=run)
                 seconds[way] = {
                     size: median([max(turn) for turn in zip(*(each[place] for each in found), strict=True)])
                     for place, size in enumerate(o.sizes)
@@ -110,7 +110,7 @@ def show(name: str, o: Any, plan: Any, tcp: float, seconds: dict[str, dict[int, 
     rows = []
     for size in o.sizes:
         bound = size * 8 / (float(optimum) * 1e6 * tcp)
-        others = [each[size] for way, each in seconds.items() if way != "plan"]
+        others = [each[size] for way, each in seconds.items() if way in WAYS and way != "plan"]
         for way, each in seconds.items():
             best = min(others) / each[size] if others else 1.0
             rows.append([show_size(size), way, f"{each[size]:.3f} s", bound / each[size], best])
@@ -139,6 +139,24 @@ def planned_rank(o: Any) -> list[list[float]]:
         run = collective(o.kind, array)
         found.append(seconds_each(run, o.rounds + 2, rabit.barrier)[2:])
     rabit.shutdown()
+    return found
+
+
+def gloo_rank(o: Any) -> list[list[float]]:
+    import os
+
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    rank, ranks = int(os.environ["RABIT_RANK"]), int(os.environ["RABIT_SIZE"])
+    dist.init_process_group("gloo", init_method=f"file://{o.folder}/gloo", rank=rank, world_size=ranks)
+    found = []
+    for size in o.sizes:
+        tensor = torch.ones(size // 4)
+        call = {"allreduce": dist.all_reduce, "broadcast": lambda x: dist.broadcast(x, 0)}[o.kind]
+        found.append(seconds_each(lambda x=tensor, run=call: run(x), o.rounds + 2, dist.barrier)[2:])
+    dist.destroy_process_group()
     return found
 
 

@@ -54,6 +54,11 @@ def test_collectives_along_a_plan_are_right(planned):
     found = run_ranks(size, run)
 
     assert {each["plan"]["topology"] for each, _ in found} == {read_plan(path).topology}
+    planned = {route["kind"] for route in found[0][0]["routes"] if route["algorithm"] == "plan" and route["exchanges"]}
+    follows = found[0][0]["plan"]["follows"]
+    assert planned == {kind for kind in follows if follows[kind] == "trees"} - {"reduce"}
+    assert sum(route["exchanges"] for route in found[0][0]["routes"] if route["kind"] == "broadcast" and
+               route["algorithm"] == "plan") == 2  # fmt: skip
     assert len({narrow for _, narrow in found}) == 1
 
 

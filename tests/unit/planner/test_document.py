@@ -6,8 +6,8 @@ import pytest
 from support.topologies import direct, racks, star
 
 from rabit.errors import InvalidArgument
-from rabit.planner import Plan
-from rabit.planner.document import described, read_plan
+from rabit.planner import Plan, Topology
+from rabit.planner.document import described, document_of, read_plan
 from rabit.planner.table import table_of
 
 RACKS = racks(2, 2, 5)
@@ -61,6 +61,29 @@ def test_an_even_network_needs_no_trees_for_sums_and_gathers(tmp_path):
     path.write_text(json.dumps(described(Plan(star(10, 10, 10, 10)))))
 
     assert {tree.kind for tree in read_plan(path).trees} == {"broadcast", "reduce"}
+
+
+def test_every_host_has_trees_to_broadcast_and_to_be_reduced_to(plan_file):
+    trees = read_plan(plan_file).trees
+
+    for kind in ("broadcast", "reduce"):
+        assert {tree.root for tree in trees if tree.kind == kind} == {0, 1, 2, 3}
+
+
+def test_gatherings_of_hosts_in_a_bad_order_have_trees(tmp_path):
+    """A ring of a gathering passes the ranks in their own order, whatever the best one is."""
+    links = [(f"h{host}", f"s{host % 2}", 10) for host in range(4)] + [("s0", "s1", 10)]
+    both_ways = [*links, *((end, start, capacity) for start, end, capacity in links)]
+    plan = Plan(Topology.of([f"h{host}" for host in range(4)], both_ways, ["s0", "s1"]))
+
+    document = document_of(described(plan))
+
+    assert plan.ring(plan.order) == plan.allreduce == 2 * plan.ring()
+    assert {tree.kind for tree in document.trees} >= {"allgather", "reducescatter"}
+    assert document.followed() == {
+        "allreduce": "ring in the order", "broadcast": "trees", "reduce": "trees", "allgather": "trees",
+        "reducescatter": "trees", "sums of 16-bit floats": "as without a plan",
+    }  # fmt: skip
 
 
 def test_a_truncated_file_is_refused(plan_file):
