@@ -26,6 +26,7 @@ _PIPELINE_BYTES = 4096
 _BYTES_MIN = 64 << 10
 # Of more hosts only broadcasts and reductions of the first one have trees: a table of all would be long.
 _ALL_ROOTS_HOSTS_MAX = 16
+_UNPLANNED = ("sums of 16-bit floats", "alltoall")
 _KINDS = ("allreduce", "broadcast", "reduce", "allgather", "reducescatter")
 
 
@@ -67,7 +68,8 @@ class PlanDocument:
         for kind in ("broadcast", "reduce"):
             if len(roots[kind]) < len(self.hosts):
                 found[kind] = f"trees from {self.hosts[0]}, else as without a plan"
-        return {**found, "sums of 16-bit floats": "as without a plan"}  # A tree would round them at each rank.
+        # A tree would round narrow floats at each rank; of codecs the second half alone is a gathering.
+        return found | dict.fromkeys(_UNPLANNED, "as without a plan")
 
 
 def described(plan: Plan, pipeline_bytes: int = _PIPELINE_BYTES) -> dict[str, Any]:

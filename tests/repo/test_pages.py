@@ -23,7 +23,7 @@ PAGES = [
     for path in sorted(DOCS.rglob("*.md"))
     if not path.relative_to(DOCS).as_posix().startswith(UNLIMITED)
 ]
-LONGER = {"howto/uneven_network.md": 900}  # may only shrink
+LONGER = {"howto/uneven_network.md": 780}  # may only shrink
 RECORDS = sorted((DOCS / "contribute" / "decisions").glob("0*.md"))
 
 
