@@ -1,13 +1,11 @@
 // The part of the C ABI that launchers use: the board through which ranks meet, and its clients.
 #include <algorithm>
-#include <charconv>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <string>
 
 #include "abi/guard.h"
-#include "abi/options.h"
+#include "abi/option_map.h"
 #include "include/rabit_abi.h"
 #include "rendezvous/store_server.h"
 #include "rendezvous/tcp_store.h"
@@ -22,32 +20,6 @@ struct rabit_store_client {
 
 namespace rabit {
 namespace {
-
-using OptionMap = std::map<std::string_view, std::string_view>;
-
-// `known`: every key with its default.
-Result<OptionMap> ReadOptions(std::string_view text, OptionMap known) {
-  RABIT_ASSIGN_OR_RETURN(const std::vector<OptionLine> lines, SplitOptionLines(text));
-  for (const OptionLine& line : lines) {
-    const auto found = known.find(line.key);
-    if (found == known.end()) {
-      std::vector<std::string_view> names;
-      for (const auto& [key, value] : known) names.push_back(key);
-      return UnknownOption(line.key, names);
-    }
-    found->second = line.value;
-  }
-  return known;
-}
-
-Result<int64_t> ToNumber(const OptionMap& options, std::string_view key) {
-  const std::string_view text = options.at(key);
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc() && end == text.data() + text.size()) return value;
-  return InvalidArgument("option " + std::string(key) + " is '" + std::string(text) +
-                         "': expected a whole number");
-}
 
 // What the caller's buffer takes.
 void CopyValue(const std::string& value, void* to, size_t capacity, size_t* bytes) {

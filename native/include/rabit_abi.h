@@ -29,6 +29,8 @@ typedef struct rabit_pool rabit_pool;                 /* opaque */
 typedef struct rabit_store_client rabit_store_client; /* opaque */
 typedef struct rabit_store rabit_store;               /* opaque */
 typedef struct rabit_job rabit_job;                   /* opaque */
+typedef struct rabit_part_server rabit_part_server;   /* opaque */
+typedef struct rabit_part_reader rabit_part_reader;   /* opaque */
 typedef uint64_t rabit_handle;                        /* 0 is never a handle */
 
 typedef enum rabit_code {
@@ -325,6 +327,29 @@ RABIT_API int32_t rabit_store_compare_and_set(rabit_store_client* client, const 
  * and those that meet there after them, and returns when the store is gone.  Options: those of
  * rabit_start, where rank is the number of the server, from 0.  Blocks. */
 RABIT_API int32_t rabit_serve(const char* options);
+
+/* Memory of this process that other ranks read, served by a thread of the library.  Options: address
+ * (of this host), secret, rank.  A part is closed when it is added, and while its owner writes it: when
+ * close returns, nobody reads it.  Its memory stays valid until the server has stopped. */
+RABIT_API int32_t rabit_part_server_start(const char* options, rabit_part_server** server,
+                                          int32_t* port);
+RABIT_API void rabit_part_server_stop(rabit_part_server* server);
+RABIT_API int32_t rabit_part_server_add(rabit_part_server* server, uint64_t part, const void* data,
+                                        size_t bytes);
+RABIT_API int32_t rabit_part_server_close(rabit_part_server* server, uint64_t part);
+RABIT_API int32_t rabit_part_server_open(rabit_part_server* server, uint64_t part, uint64_t version);
+
+typedef struct rabit_part_read {
+  int32_t rank; /* that serves the part */
+  uint64_t part, version, bytes;
+  void* into;
+} rabit_part_read;
+/* Options: addresses (of the servers, by rank, with commas between), secret, rank, silence_ms. */
+RABIT_API int32_t rabit_part_reader_open(const char* options, rabit_part_reader** reader);
+RABIT_API void rabit_part_reader_close(rabit_part_reader* reader);
+/* Waits until all are read, each whole and of its version; errors of an owner have it as culprit. */
+RABIT_API int32_t rabit_part_reader_read(rabit_part_reader* reader, const rabit_part_read* reads,
+                                         int32_t count, int64_t timeout_ms);
 
 /* For gradients of low rank, on the caller's thread: products of a row-major matrix of `rows` by
  * `columns` with thin ones of `rank` columns.  A left one has `rows` by `rank` elements; a right

@@ -263,6 +263,13 @@ class MethodSettings(Settings, group="tuning"):
         choices=("", "optimizer", "gradients"),
         level="basic",
     )
+    host_shared: bool = setting(
+        False,
+        "With shard: the ranks of a host have the parameters once, in memory that they share.",
+        is_equal=True,
+        flag="--host-shared",
+        level="basic",
+    )
     deterministic: bool = setting(
         False,
         "Results are bitwise equal from run to run and for every fusion and partition size.",

@@ -9,11 +9,13 @@ from rabit.sharding.annotated.mesh import Mesh, Spec
 from rabit.sharding.annotated.program import Annotation, Program
 from rabit.sharding.annotated.runner import Runner
 from rabit.sharding.annotated.trace import annotate, trace
+from rabit.sharding.host_memory import HostMemory
 from rabit.sharding.layout import Entry, Flat, FlatLayout, Interval, Move
 from rabit.sharding.levels import Levels, levels_of
 from rabit.sharding.memory import RankBytes, rank_bytes, unit_bytes, wire_bytes
 from rabit.sharding.norm import SquareSum
 from rabit.sharding.parts import joined
+from rabit.sharding.pulls import Pull, ServedParts
 from rabit.sharding.room import check_room
 from rabit.sharding.state import ShardedState
 from rabit.sharding.tiers import DiskTier
@@ -25,14 +27,17 @@ __all__ = [
     "Entry",
     "Flat",
     "FlatLayout",
+    "HostMemory",
     "Interval",
     "Levels",
     "Mesh",
     "Move",
     "Plan",
     "Program",
+    "Pull",
     "RankBytes",
     "Runner",
+    "ServedParts",
     "ShardedState",
     "Spec",
     "SquareSum",

@@ -289,6 +289,7 @@ def DistributedOptimizer(
     model: torch.nn.Module | None = None,
     offload: str | None = None,
     shard_within: Literal["host"] | int | None = None,
+    host_shared: bool | None = None,
 ) -> Any:
     """Returns `optimizer` with its gradients reduced over all ranks of `process_set`.
 
@@ -354,12 +355,13 @@ def DistributedOptimizer(
         files of a folder of this host, some megabytes in memory at a time.
     shard_within: with shard: "host" divides among the ranks of a host, a number among that many successive ranks;
         the other hosts or groups have copies of the parts, and average what they have. None: among all ranks.
+    host_shared: with shard="optimizer" or "gradients": the ranks of a host have the parameters once, in memory that
+        they share, and each updates its part of them. Those of the first rank count. None: RABIT_HOST_SHARED, or not.
 
     Raises InvalidArgument for an optimizer that is wrapped already or is not one of torch, names that are missing
     or double, or arguments out of range.
     """
-    given = dict(locals())
-    resolved = _checked_op(given)
+    resolved = _checked_op(given := dict(locals()))
     names = checked_names(optimizer, named_parameters)
     if (other := _of_another_kind(optimizer, names, given)) is not None:
         return other
@@ -433,7 +435,12 @@ def _of_another_kind(
 
         return make_asynchronous(optimizer, names, given["staleness"], _changed(given))
     stage = given["shard"] or config.shard
-    for name, word in (("model", "'parameters'"), ("offload", "'optimizer'"), ("shard_within", "'optimizer'")):
+    for name, word in (
+        ("model", "'parameters'"),
+        ("offload", "'optimizer'"),
+        ("shard_within", "'optimizer'"),
+        ("host_shared", "'gradients'"),
+    ):
         if given[name] is not None and not stage:
             raise InvalidArgument(
                 f"{name}= is for shard={word}, and shard is None. Add shard={word}, or leave {name} out"
@@ -447,7 +454,7 @@ def _sharded(
     stage: str,
     given: Mapping[str, Any],
 ) -> Any:
-    taken = {"shard", "model", "offload", "shard_within", "backward_passes_per_step", "process_set"}
+    taken = {"shard", "model", "offload", "shard_within", "host_shared", "backward_passes_per_step", "process_set"}
     crosses = given["overlap"] == "next-forward" and stage != "parameters"
     if crosses or given["overlap"] == "backward":
         taken.add("overlap")
@@ -462,7 +469,12 @@ def _sharded(
 
     passes, process_set = given["backward_passes_per_step"], given["process_set"]
     model, offload, within = given["model"], given["offload"], given["shard_within"]
-    return shard_optimizer(optimizer, names, stage, passes, process_set, model, crosses, offload, within)
+    host_shared = given["host_shared"]
+    if host_shared is None:
+        host_shared = default_engine().config.host_shared
+    return shard_optimizer(
+        optimizer, names, stage, passes, process_set, model, crosses, offload, within, bool(host_shared)
+    )
 
 
 def _adasum(

@@ -32,14 +32,18 @@ class Backlog:
     """Gradients on their way: a backward pass waits for an older flat, so that few are in memory.
 
     It waits for seconds at most: a rank whose backward pass takes another way may send that flat at its end.
+    waits: False where ranks take other ways by design, so that all gradients of a pass may be in memory.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, waits: bool = True) -> None:
         self._sent: deque[Any] = deque()
+        self._waits = waits
         self.memory = SlotPool()  # of whole gradients
 
     def add(self, handle: Any) -> None:
         """A flat has been sent. Blocks until the one before it has arrived."""
+        if not self._waits:
+            return
         self._sent.append(handle)
         while len(self._sent) > _BACKLOG_FLATS:
             oldest = self._sent.popleft()
@@ -69,17 +73,17 @@ class Storage(ABC):
         self.levels = levels
         self.flat = flat
         self._name = f"{prefix}.{flat.name}"
-        self._layout = layout
+        self.layout = layout
         self._parameters = parameters
-        self._rank = levels.shards.rank()
-        self._rows: Interval = layout.part(flat, self._rank)
+        self.rank = levels.shards.rank()
+        self._rows: Interval = self.rows_of(self.rank)
         self._dtype = parameters[0].dtype
         self._shape = (flat.rows, layout.block)
         self.strides = [_dense_strides(parameter) for parameter in parameters]
         places = {entry.name: place for place, entry in enumerate(flat.entries)}
         self._begins = {
             places[entry.name]: (begin, owned.length)
-            for entry, owned, begin in layout.slices_of(flat, self._rank)
+            for entry, owned, begin in layout.slices_of(flat, self.rank)
         }
         self.passes = passes
         self.backlog: Backlog | None = None
@@ -92,13 +96,17 @@ class Storage(ABC):
         self._relayed: Any = None  # and of that over copies
         self._sent = 0
 
+    def rows_of(self, rank: int) -> Interval:
+        """The rows that a rank of the process set owns."""
+        return self.layout.part(self.flat, rank)
+
     @abstractmethod
     def own(self) -> torch.Tensor:
         """The values of this rank's rows; shares memory."""
 
     def interval(self, place: int) -> Interval:
         """The elements that this rank owns of a parameter, which is flattened in the order of its memory."""
-        return self._layout.slice_of(self.flat.entries[place].name, self._rank)
+        return self.layout.slice_of(self.flat.entries[place].name, self.rank)
 
     def elements(self, place: int) -> torch.Tensor:
         """The values of `interval`, 1-D; shares memory. Empty where this rank owns nothing."""
@@ -248,11 +256,8 @@ class FlatStorage(Storage):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._values = self._zeros()
-        for place, parameter in enumerate(self._parameters):
-            view = self.view(self._values, place)
-            view.copy_(parameter.detach())
-            parameter.data = view
+        self._values = self._allocated()
+        self._take_values()
         self._gather: Any = None
 
     def own(self) -> torch.Tensor:
@@ -275,6 +280,16 @@ class FlatStorage(Storage):
         for parameter in self._parameters:
             arrived(parameter)
         handle.wait()
+
+    def _allocated(self) -> torch.Tensor:
+        return self._zeros()
+
+    def _take_values(self) -> None:
+        """Moves the values of the parameters into the flat."""
+        for place, parameter in enumerate(self._parameters):
+            view = self.view(self._values, place)
+            view.copy_(parameter.detach())
+            parameter.data = view
 
 
 class PartStorage(Storage):

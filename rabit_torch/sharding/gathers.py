@@ -1,12 +1,14 @@
 """When the units of a model are whole: gathered before they are read, in an order that the first step shows.
 
-A gather carries the name of its unit, and a unit is gathered on all ranks or on none: ranks that run different
-modules get a Mismatch, which the engine finds when they wait for each other.
+A gather of all ranks carries the name of its unit, and a unit is gathered on all ranks or on none: ranks that run
+different modules get a Mismatch, which the engine finds when they wait for each other. Where values are pulled from
+their owners, each rank gathers what it runs, in an order of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any
 
@@ -14,6 +16,7 @@ import torch
 
 from rabit_torch.sharding.flats import PartStorage
 from rabit_torch.sharding.slots import SlotPool
+from rabit_torch.sharding.sources import Source
 
 __all__ = ["Gathers", "Unit"]
 
@@ -28,9 +31,10 @@ class _Mark(Enum):
 class Unit:
     """Parameters that are whole together, between `start` and `release`. One thread at a time."""
 
-    def __init__(self, name: str, storages: Sequence[PartStorage]) -> None:
+    def __init__(self, name: str, storages: Sequence[PartStorage], source: Source) -> None:
         self.name = name
         self.storages = storages
+        self._source = source
         self.bytes = sum(storage.bytes for storage in storages)
         self.version = 0  # of the values: how often they were written
         self.is_read = False  # since it was gathered
@@ -47,13 +51,12 @@ class Unit:
     def start(self, pool: SlotPool) -> None:
         """Starts to gather the values. Does not block."""
         memory = pool.take(self.bytes)
-        begin = 0
+        values, begin = [], 0
         for storage in self.storages:
-            values = storage.typed(memory[begin : begin + storage.bytes])
-            self._values.append(values)
-            self._handles.append(storage.gather(values))
+            values.append(storage.typed(memory[begin : begin + storage.bytes]))
             begin += storage.bytes
-        self._memory = memory
+        self._handles = self._source.gather(self.name, self.version, self.storages, values)
+        self._memory, self._values = memory, values
 
     def wait(self) -> None:
         """Blocks until the values are whole."""
@@ -62,8 +65,10 @@ class Unit:
             self._handles.pop()
 
     def release(self) -> None:
-        """Forgets the whole values; tensors that share their memory keep it. Waits for a gather."""
-        self.wait()
+        """Forgets the whole values; tensors that share their memory keep it. Waits for a gather of all ranks."""
+        if self._source.is_collective:
+            self.wait()
+        self._handles = []
         self._memory = None
         self._values = []
         self.is_read = False
@@ -85,11 +90,21 @@ class Unit:
         assert self._memory is not None
         return self._memory.view(dtype).as_strided(size, stride, offset)
 
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """A context in which the parts of this rank change, as on every rank."""
+        self._source.close(self.storages)
+        try:
+            yield
+        finally:
+            self.version += 1
+            self._source.open(self.storages, self.version)
+
     def write_back(self) -> None:
         """Takes this rank's part of the whole values, which have been changed."""
-        for storage, values in zip(self.storages, self._values, strict=True):
-            storage.take_own(values)
-        self.version += 1
+        with self.writing():
+            for storage, values in zip(self.storages, self._values, strict=True):
+                storage.take_own(values)
 
 
 class Gathers:
@@ -99,9 +114,10 @@ class Gathers:
     that of the step before it: in a step without one each read waits, so the ranks have the same.
     """
 
-    def __init__(self, units: Sequence[Unit], window: int) -> None:
+    def __init__(self, units: Sequence[Unit], window: int, source: Source) -> None:
         self.units = units
         self.window = window
+        self.source = source
         self.pool = SlotPool()
         self.passes = 0  # forward passes that run
         self.is_lost = False  # the step does not follow the order
@@ -166,7 +182,7 @@ class Gathers:
             self._let_go(unit)
             self._gather_ahead()
 
-    def hold(self, units: Iterable[Unit]) -> None:
+    def hold(self, units: Iterable[Unit], is_written: bool) -> None:
         """Makes `units` whole until `give_back`, outside of the order. Blocks."""
         held = list(units)
         for unit in held:
@@ -176,6 +192,8 @@ class Gathers:
             unit.is_read = True
         for unit in held:
             unit.wait()
+        if is_written:
+            self.source.meet()
 
     def give_back(self, units: Iterable[Unit], is_written: bool) -> None:
         """Ends `hold`."""
@@ -186,15 +204,21 @@ class Gathers:
             if not unit.scopes:
                 unit.release()
 
-    def drop(self, units: Iterable[Unit]) -> None:
-        """Forgets whole values, because the parts are about to change."""
-        for unit in units:
-            unit.release()
-            unit.version += 1
+    @contextlib.contextmanager
+    def writing(self, units: Iterable[Unit]) -> Iterator[None]:
+        """A context in which the parts of this rank change, as on every rank. Forgets whole values."""
+        with contextlib.ExitStack() as stack:
+            for unit in units:
+                unit.release()
+                stack.enter_context(unit.writing())
+            yield
 
     def end_step(self, adopts: bool) -> None:
-        """The parts are updated. adopts: the next step follows the order of this one; the same on all ranks."""
-        if adopts:
+        """The parts are updated. adopts: the next step follows the order of this one; the same on all ranks.
+
+        Where a rank gathers by itself, that is its own affair.
+        """
+        if adopts if self.source.is_collective else self.wants_order:
             self._order = self._seen or None
         self._seen, self._place, self.is_lost = [], 0, False
         self._gather_ahead()

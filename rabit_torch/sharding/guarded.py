@@ -18,7 +18,7 @@ from rabit_torch.sharding.flats import PartStorage
 from rabit_torch.sharding.gathers import Gathers, Unit
 from rabit_torch.tensors import METADATA
 
-__all__ = ["DividedParameter", "Divided", "divide"]
+__all__ = ["DividedParameter", "Divided", "divide", "is_in_place"]
 
 _tensor: Any = torch.Tensor
 _no_torch_function: Any = torch._C.DisableTorchFunctionSubclass
@@ -86,8 +86,7 @@ class Divided:
             return  # Its own, or one whose part has been taken.
         if tuple(value.shape) != tuple(self._twin.shape):
             value = value.expand(self._twin.shape)
-        self.gathers.drop([self.unit])
-        with torch.no_grad():
+        with self.gathers.writing([self.unit]), torch.no_grad():
             self.storage.write(self.place, value)
 
 
@@ -171,9 +170,7 @@ def _read(value: Any) -> Any:
 
 def _refuse_writes(func: Callable[..., Any], first: Any, out: Any) -> None:
     """Raises InvalidArgument where the whole values would be changed and then forgotten."""
-    name = getattr(func, "__name__", "")
-    is_in_place = (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE
-    written = [first] if is_in_place or func == _SETS_DATA else []
+    written = [first] if is_in_place(func) else []
     targets = [*written, out]
     for target in targets:
         several = target if isinstance(target, (list, tuple)) else [target]
@@ -186,6 +183,13 @@ def _refuse_writes(func: Callable[..., Any], first: Any, out: Any) -> None:
                     "written as a whole here. On every rank: with rabit_torch.sharding.gathered(model, write=True), "
                     "change the values in place"
                 )
+
+
+def is_in_place(func: Callable[..., Any]) -> bool:
+    """Whether an operation writes its first tensor."""
+    name = getattr(func, "__name__", "")
+    ends_as_written = name.endswith("_") and not name.endswith("__")
+    return ends_as_written or name in _IN_PLACE or func == _SETS_DATA
 
 
 _IN_PLACE = {

@@ -35,7 +35,9 @@ from rabit_torch.sharding.divided import DividedValues, without_values
 from rabit_torch.sharding.flats import PartStorage
 from rabit_torch.sharding.gathers import Gathers, Unit
 from rabit_torch.sharding.guarded import Divided, DividedParameter, divide
+from rabit_torch.sharding.host_shared import SharedParameter
 from rabit_torch.sharding.meta import give_values, is_on_meta, owners_of, share_values
+from rabit_torch.sharding.sources import check_gather, made_source
 from rabit_torch.sharding.units import UnitPlan, Units, planned_units
 
 __all__ = ["Description", "DividedModel", "describe", "divided_model", "gathered", "shard", "whole"]
@@ -51,6 +53,7 @@ def shard(
     units: Units = None,
     keep: int = KEEP,
     window: int | None = None,
+    gather: str = "collective",
     process_set: ProcessSet = global_process_set,
     within: Literal["host"] | int | None = None,
 ) -> torch.nn.Module:
@@ -60,15 +63,18 @@ def shard(
     units: names of modules, classes, or a function of name and module that says whether a module is gathered as one;
     None: the repeated children of ModuleList and Sequential, and the other modules. keep: tensors up to this many
     elements stay whole on every rank. window: bytes of units that are whole at a time; None: two units of the middle
-    size, or one and a half of the largest. within: "host", or the number of successive ranks that divide the
-    parameters; other groups have copies of the parts. None: all ranks. Blocks until every rank calls it. Raises
-    InvalidArgument for a model that is divided already, that is not on the CPU, or in which no tensor is large
-    enough; Mismatch if the models of the ranks differ.
+    size, or one and a half of the largest. gather: "collective" gathers a unit on all ranks at once; with "pull" a
+    rank that needs a unit reads it from the ranks that own its parts, while the others do something else, so ranks
+    may run different modules, or a different number of passes. A read is of the version that the last step has
+    left: it waits for an owner that has not come to that, and raises Mismatch for one that has a later one.
+    within: "host", or the number of successive ranks that divide the parameters; other groups have copies of the
+    parts. None: all ranks. Blocks until every rank calls it. Raises InvalidArgument for a model that is divided
+    already, that is not on the CPU, or in which no tensor is large enough; Mismatch if the models of the ranks differ.
 
     A model on the meta device gets its values here, unit by unit, by reset_parameters() of its modules on the first
     rank. Raises ResourceExhausted, before anything is allocated, where a host has not enough memory for it.
     """
-    divide_model(model, units, keep, window, process_set, within, state_bytes=0)
+    divide_model(model, units, keep, window, gather, process_set, within, state_bytes=0)
     return model
 
 
@@ -77,12 +83,14 @@ def divide_model(
     units: Units = None,
     keep: int = KEEP,
     window: int | None = None,
+    gather: str = "collective",
     process_set: ProcessSet = global_process_set,
     within: Literal["host"] | int | None = None,
     *,
     state_bytes: int,
 ) -> DividedModel:
     """See `shard`. state_bytes: of the optimizer, for each element, that are to fit into memory as well."""
+    check_gather(gather)
     _check(model)
     plans = planned_units(model, units, keep)
     if not plans:
@@ -107,7 +115,7 @@ def divide_model(
             process_set,
             f"{prefix}.room",
         )
-    _models[model] = DividedModel(model, plans, layout, size, levels, prefix)
+    _models[model] = DividedModel(model, plans, layout, size, gather, levels, prefix)
     return _models[model]
 
 
@@ -150,16 +158,18 @@ class DividedModel:
         plans: list[UnitPlan],
         layout: FlatLayout,
         window: int,
+        gather: str,
         levels: Levels,
         prefix: str,
     ) -> None:
         self.layout = layout
+        self.gather = gather
         self.prefix = prefix
         self.levels = levels
         self.divided: dict[torch.nn.Parameter, Divided] = {}
         self.was_on_meta = is_on_meta(model)
         units: list[Unit] = []
-        self.gathers = Gathers(units, window)
+        self.gathers = Gathers(units, window, made_source(gather))
         is_first = levels.everyone.rank() == 0
         given: list[torch.Tensor] = []
         for plan in plans:  # One unit is whole at a time.
@@ -169,6 +179,7 @@ class DividedModel:
         if self.was_on_meta:
             given += give_values(model.modules(), is_first)
             share_values((tensor for tensor in given if tensor not in self.divided), levels.everyone, prefix)
+        self.gathers.source.begin(self.storages, prefix)
         self._hook(model, list(zip(plans, units, strict=True)))
 
     def _unit(self, plan: UnitPlan) -> Unit:
@@ -180,7 +191,7 @@ class DividedModel:
             )
             for flat in flats
         ]
-        unit = Unit(plan.name, storages)
+        unit = Unit(plan.name, storages, self.gathers.source)
         for storage in storages:
             for place, entry in enumerate(storage.flat.entries):
                 parameter = plan.parameters[entry.name]
@@ -296,9 +307,13 @@ def _parts_into(module: torch.nn.Module, state: dict[str, Any], prefix: str, _: 
 
 def _parts_from(module: torch.nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
     """Takes parts from a state_dict that is loaded. Blocks until every rank loads it."""
+    is_first = True
     for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
         key = f"{prefix}{name}"
         value = state.get(key)
+        if is_first and isinstance(parameter, DividedParameter):
+            is_first = False
+            parameter.rabit_divided.gathers.source.meet()
         if isinstance(value, Part) and isinstance(parameter, DividedParameter):
             divided = parameter.rabit_divided
             label = f"{divided.storage.prefix}.join.{divided.name}"
@@ -317,7 +332,7 @@ def divided_model(model: torch.nn.Module) -> DividedModel | None:
 
 
 def whole(parameter: torch.Tensor) -> torch.Tensor:
-    """A copy of all values of a parameter. Blocks until every rank of its process set calls it."""
+    """A copy of all values of a parameter. Blocks until every rank of its process set calls it, unless it is pulled."""
     if not isinstance(parameter, DividedParameter):
         return parameter.detach().clone()
     divided = parameter.rabit_divided
@@ -329,8 +344,9 @@ def whole(parameter: torch.Tensor) -> torch.Tensor:
 def gathered(model: torch.nn.Module, *, write: bool = False) -> Iterator[torch.nn.Module]:
     """A context in which all parameters of a divided model, or of a module of it, are whole on every rank.
 
-    Blocks until every rank enters it. write: the parameters may be changed in place, under torch.no_grad() and on
-    all ranks alike; each rank keeps its part of the changed values. The memory is that of the whole module.
+    Blocks until every rank enters it; with gather="pull" only for `write`. write: the parameters may be changed in
+    place, under torch.no_grad() and on all ranks alike; each rank keeps its part of the changed values. The memory is
+    that of the whole module.
     """
     divided = [
         parameter.rabit_divided for parameter in model.parameters() if isinstance(parameter, DividedParameter)
@@ -352,7 +368,7 @@ def gathered(model: torch.nn.Module, *, write: bool = False) -> Iterator[torch.n
 
 @contextlib.contextmanager
 def _held(gathers: Gathers, units: list[Unit], is_written: bool) -> Iterator[None]:
-    gathers.hold(units)
+    gathers.hold(units, is_written)
     try:
         yield
     finally:
@@ -362,13 +378,16 @@ def _held(gathers: Gathers, units: list[Unit], is_written: bool) -> Iterator[Non
 # --- describe -------------------------------------------------------------------------------------
 
 
+_PULLED = ", if it runs every unit; it reads those that it runs from their owners"
+
+
 @dataclass(frozen=True)
 class Description:
     """What dividing a model costs and saves; `str()` gives a table.
 
     units: name and bytes of each unit. kept: bytes of tensors that stay whole. rank: bytes on rank 0 between two
     steps, with `state_bytes` per element. wire: bytes that a rank receives in a step. window: bytes of units that
-    are whole at a time.
+    are whole at a time. gather: as in `shard`. host: bytes of parameters that the ranks of a host have together.
     """
 
     units: Mapping[str, int]
@@ -376,15 +395,23 @@ class Description:
     rank: RankBytes
     wire: int
     window: int
+    gather: str = "collective"
+    host: int = 0
 
     def __str__(self) -> str:
+        if self.host:
+            return (
+                f"per host: parameters {self.host:,} bytes, which its ranks share\n"
+                f"per rank: gradients {self.rank.gradients:,}, state {self.rank.state:,} bytes\n"
+                f"received per rank and step: {self.wire:,} bytes"
+            )
         width = max(map(len, self.units), default=4)
         lines = [f"{name:<{width}}  {size:>14,} bytes" for name, size in self.units.items()]
         lines += [
             f"{len(self.units)} units; tensors that stay whole: {self.kept:,} bytes",
             f"per rank: parameters {self.rank.parameters:,}, gradients {self.rank.gradients:,}, state "
             f"{self.rank.state:,} bytes, and a window of {self.window:,}",
-            f"received per rank and step: {self.wire:,} bytes",
+            f"received per rank and step: {self.wire:,} bytes{_PULLED if self.gather == 'pull' else ''}",
         ]
         return "\n".join(lines)
 
@@ -392,11 +419,15 @@ class Description:
 def describe(model: torch.nn.Module, *, state_bytes: int = 8) -> Description:
     """The units of a model that `shard` has divided, its bytes per rank and per step. Does not communicate.
 
-    state_bytes: of the optimizer for each element: 8 for Adam in float32, 4 for momentum, 0 for SGD.
-    Raises InvalidArgument for a model that is not divided.
+    state_bytes: of the optimizer for each element: 8 for Adam in float32, 4 for momentum, 0 for SGD. A model whose
+    parameters the ranks of a host share has no units, and its wire bytes are those of one backward pass per step.
+    Raises InvalidArgument for another one.
     """
     divided = divided_model(model)
     if divided is None:
+        shared = [each for each in model.parameters() if isinstance(each, SharedParameter)]
+        if shared:
+            return _described_shared(shared, state_bytes)
         raise InvalidArgument(
             f"describe: {type(model).__name__} is not divided. Call rabit_torch.sharding.shard(model) before"
         )
@@ -409,6 +440,7 @@ def describe(model: torch.nn.Module, *, state_bytes: int = 8) -> Description:
         sizes.rank,
         wire // divided.layout.parts,
         gathers.window,
+        divided.gather,
     )
 
 
@@ -439,3 +471,12 @@ def _window(layout: FlatLayout) -> int:
     """Two units of the middle size, or one and a half of the largest."""
     sizes = list(unit_bytes(layout).values())
     return max(2 * int(statistics.median(sizes)), max(sizes) * 3 // 2)
+
+
+def _described_shared(parameters: list[SharedParameter], state_bytes: int) -> Description:
+    storage, _ = parameters[0].rabit_shared
+    layout, hosts = storage.layout, storage.memory.hosts
+    whole, gradients, state = rank_bytes(layout, "gradients", 0, state_bytes)
+    # Of the two exchanges of a step, the gather brings each host what the others own.
+    wire = whole * (layout.parts - 1 + len(hosts) - 1) // layout.parts
+    return Description({}, 0, RankBytes(0, gradients, state), wire, 0, host=whole)

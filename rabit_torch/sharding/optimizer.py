@@ -5,6 +5,7 @@ Source: Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -13,10 +14,11 @@ import torch
 
 import rabit
 from rabit import InvalidArgument, ProcessSet
-from rabit.sharding import Entry, FlatLayout, Levels, SquareSum, levels_of
+from rabit.sharding import Entry, FlatLayout, HostMemory, Levels, SquareSum, levels_of
 from rabit_torch.sharding.divided import DividedGradient, divided_gradient
 from rabit_torch.sharding.flats import Backlog, FlatStorage, Storage
 from rabit_torch.sharding.gathers import Gathers
+from rabit_torch.sharding.host_shared import SharedStorage, host_memory, share_values
 from rabit_torch.sharding.model import DividedModel, check_layouts, divide_model, divided_model
 from rabit_torch.sharding.offload import OffloadedStates, made_tier
 from rabit_torch.sharding.probe import check_elementwise
@@ -44,6 +46,7 @@ class ShardedOptimizer:
     _rabit_storages: list[Storage]
     _rabit_relay: Relay | None
     _rabit_gathers: Gathers | None  # of a model whose parameters are divided
+    _rabit_host: HostMemory | None  # of parameters that the ranks of a host share
     _rabit_prefix: str
     _rabit_states: States
     _rabit_state: DividedState
@@ -68,15 +71,18 @@ class ShardedOptimizer:
             with torch.enable_grad():
                 loss = closure()
         self.synchronize()
-        divided = self._rabit_gathers
-        if divided is not None:
-            divided.drop(divided.units)
-        with torch.no_grad():
+        divided, host = self._rabit_gathers, self._rabit_host
+        if host is not None:
+            host.begin_write()
+        writing = contextlib.nullcontext() if divided is None else divided.writing(divided.units)
+        with writing, torch.no_grad():
             self._rabit_states.step()
         # The backward pass reaches last what the forward pass reads first.
         whole = [storage for storage in reversed(self._rabit_storages) if isinstance(storage, FlatStorage)]
         for storage in whole:
             storage.gather(self._rabit_crosses)
+        if host is not None:
+            host.end_write()
         if divided is not None:
             divided.end_step(self._rabit_adopts_order)
         self._rabit_forget()
@@ -289,9 +295,10 @@ def shard_optimizer(
     crosses: bool = False,
     offload: str | None = None,
     within: Any = None,
+    host_shared: bool = False,
 ) -> Any:
     """What DistributedOptimizer returns for shard=... Blocks until every rank calls it."""
-    _check_stage(stage, model)
+    _check_stage(stage, model, host_shared)
     state_bytes = check_elementwise(optimizer)
     trained, frozen = _parameters(optimizer, names)
     divided = None if model is None else _divided(
@@ -301,7 +308,9 @@ def shard_optimizer(
     prefix = rabit.default_engine().next_name("sharded")
     is_scattered = stage != "optimizer"
     sent = passes if is_scattered else 1
-    places = _places(optimizer, trained, divided, levels, prefix, sent, is_scattered)
+    places, host = _places(
+        optimizer, trained, divided, levels, prefix, sent, is_scattered, host_shared
+    )
     _put_slices(optimizer, places)
     parts = list(places.values())
     storages = list({id(place.storage): place.storage for place in parts}.values())
@@ -320,6 +329,7 @@ def shard_optimizer(
         _rabit_states=states,
         _rabit_storages=storages,
         _rabit_gathers=None if divided is None else divided.gathers,
+        _rabit_host=host,
         _rabit_state=DividedState(optimizer, states, parts, levels, prefix),
         _rabit_levels=levels,
         _rabit_relay=relay,
@@ -339,7 +349,7 @@ def shard_optimizer(
     return result
 
 
-def _check_stage(stage: str, model: torch.nn.Module | None) -> None:
+def _check_stage(stage: str, model: torch.nn.Module | None, host_shared: bool) -> None:
     if stage not in _STAGES:
         expected = ", ".join(map(repr, _STAGES))
         raise InvalidArgument(f"shard is {stage!r}; expected one of {expected}")
@@ -348,6 +358,11 @@ def _check_stage(stage: str, model: torch.nn.Module | None) -> None:
             "shard='parameters' gathers the parameters of a module when it runs, and needs the model. Write "
             "DistributedOptimizer(optimizer, model.named_parameters(), shard='parameters', model=model); "
             "RABIT_SHARD alone can switch on 'optimizer' and 'gradients'"
+        )
+    if stage == "parameters" and host_shared:
+        raise InvalidArgument(
+            "host_shared has the parameters once per host, and with shard='parameters' each rank keeps only a part of "
+            "them. Use shard='gradients' with host_shared, or leave host_shared out"
         )
     if stage != "parameters" and model is not None:
         raise InvalidArgument(f"model= is for shard='parameters', and shard is {stage!r}. Leave model out")
@@ -398,8 +413,9 @@ def _places(
     prefix: str,
     passes: int,
     is_scattered: bool,
-) -> dict[torch.Tensor, Place]:
-    """Where each trained parameter lies, in the order of `trained`."""
+    host_shared: bool,
+) -> tuple[dict[torch.Tensor, Place], HostMemory | None]:
+    """Where each trained parameter lies, in the order of `trained`; and the memory of the host, if it is shared."""
     parts: dict[torch.Tensor, Any] = {}
     if divided is not None:
         parts.update((each, found) for each, found in divided.divided.items() if each in trained)
@@ -408,12 +424,16 @@ def _places(
     check_layouts(layout, levels.everyone, prefix)
     by_name = {name: each for each, name in rest.items()}
     where: dict[torch.Tensor, tuple[Storage, int]] = {}
-    backlog = Backlog()
+    host = host_memory(layout, levels.shards, prefix) if host_shared else None
+    backlog = Backlog(waits=divided is None or divided.gathers.source.is_collective)
     for flat in layout.flats:
         parameters = [by_name[entry.name] for entry in flat.entries]
-        storage = FlatStorage(layout, flat, parameters, levels, prefix, passes)
+        arguments = layout, flat, parameters, levels, prefix, passes
+        storage = FlatStorage(*arguments) if host is None else SharedStorage(host, *arguments)
         where.update((parameter, (storage, place)) for place, parameter in enumerate(parameters))
         storage.backlog = backlog if is_scattered else None
+    if host is not None:
+        share_values(host, [storage for storage, _ in where.values()])
     for each, found in parts.items():
         found.storage.passes = passes
         found.storage.backlog = backlog
@@ -423,9 +443,10 @@ def _places(
         for number, group in enumerate(optimizer.param_groups)
         for each in group["params"]
     }
-    return {
+    places = {
         each: Place(each, name, group_of[each], *where[each]) for each, name in trained.items()
     }
+    return places, host
 
 
 def _watch(optimizer: Any, place: Place) -> None:

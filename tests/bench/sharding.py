@@ -12,7 +12,7 @@ from harness import case, lab_or_stop, median, on_ranks, rate, ratio, table, wor
 from harness import links as shaped_links
 
 GLOO_PORT = 17018
-STAGES = {"none": None, "stage1": "optimizer", "stage2": "gradients", "stage3": "parameters"}
+STAGES = {"none": None, "stage1": "optimizer", "stage2": "gradients", "stage3": "parameters", "pull": "parameters"}
 HOST = "-host"  # of a mode whose state is divided inside of each host
 MODES = "none,stage1,stage2,stage3,ddp,zero,fsdp2"
 
@@ -53,7 +53,7 @@ def count_of_units(mode: str, ranks: int, per_host: int) -> str:
     if per_host > 1:
         return "-"
     part = (ranks - 1) / ranks
-    passes = {"stage3": 3, "zero": 3, "fsdp2": 4}.get(mode, 2)
+    passes = {"stage3": 3, "pull": 3, "zero": 3, "fsdp2": 4}.get(mode, 2)
     return f"{passes * part:.2f}"
 
 
@@ -94,14 +94,16 @@ def prepared(mode: str, o: Any) -> Callable[[], None]:
     """A training step of a model of its own."""
     import torch
 
-    import rabit_torch
+    import rabit_torch.sharding
 
     model = decoder(o)
     called = model
     if (stage := mode.removesuffix(HOST)) in STAGES:
-        options: dict[str, Any] = {"model": model} if stage == "stage3" else {}
+        options: dict[str, Any] = {"model": model} if STAGES[stage] == "parameters" else {}
         if mode.endswith(HOST):
             options["shard_within"] = "host"
+        if stage == "pull":
+            rabit_torch.sharding.shard(model, gather="pull")
         optimizer = rabit_torch.DistributedOptimizer(
             torch.optim.AdamW(model.parameters()), model.named_parameters(), shard=STAGES[stage], **options
         )

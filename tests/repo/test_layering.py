@@ -155,7 +155,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
             "diagnostics": f"rendezvous {_ENGINE}",
             "training checkpoint": f"ops {_ENGINE}",
             "strategies": _TRAINING,
-            "sharding": f"training checkpoint ops {_ENGINE}",
+            "sharding": f"training checkpoint rendezvous ops {_ENGINE}",
             "launch": f"bench planner checkpoint config rendezvous record diagnostics strategies {_GROUND}",
             "probe": f"planner ops {_ENGINE}",
             "planned": f"probe planner ops {_ENGINE}",

@@ -1,0 +1,136 @@
+"""Where the whole values of a unit come from: an exchange of all ranks, or a pull from the ranks that own them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+import rabit
+from rabit.sharding import ServedParts
+from rabit_torch.sharding.flats import PartStorage
+
+__all__ = ["GATHERS", "CollectiveSource", "PulledSource", "Source", "check_gather", "made_source"]
+
+GATHERS = ("collective", "pull")
+
+
+class Source(Protocol):
+    """One thread at a time."""
+
+    is_collective: bool  # a unit is gathered on all ranks or on none
+
+    def begin(self, storages: Sequence[PartStorage], prefix: str) -> None:
+        """These are all storages, of version 0. Blocks until every rank calls it, before the first gather."""
+
+    def gather(
+        self, unit: str, version: int, storages: Sequence[PartStorage], values: Sequence[torch.Tensor]
+    ) -> list[Any]:
+        """Starts to collect the values of each storage; returns what is waited for."""
+
+    def close(self, storages: Sequence[PartStorage]) -> None:
+        """This rank is about to change its parts."""
+
+    def open(self, storages: Sequence[PartStorage], version: int) -> None:
+        """The parts of this rank have this version."""
+
+    def meet(self) -> None:
+        """Blocks until no rank reads values that are about to change; every rank calls it."""
+
+
+class CollectiveSource:
+    """A gather of the engine, which carries the name of the flat."""
+
+    is_collective = True
+
+    def begin(self, storages: Sequence[PartStorage], prefix: str) -> None:
+        """A gather needs nothing but its storage."""
+
+    def gather(
+        self, unit: str, version: int, storages: Sequence[PartStorage], values: Sequence[torch.Tensor]
+    ) -> list[Any]:
+        return [
+            storage.gather(target) for storage, target in zip(storages, values, strict=True)
+        ]
+
+    def close(self, storages: Sequence[PartStorage]) -> None:
+        """Nobody reads parts of this rank but in a gather."""
+
+    def open(self, storages: Sequence[PartStorage], version: int) -> None:
+        """Every rank gathers the version that it has."""
+
+    def meet(self) -> None:
+        """The gathers have the ranks wait for each other."""
+
+
+class PulledSource:
+    """Parts that their owners serve."""
+
+    is_collective = False
+
+    def __init__(self) -> None:
+        self._numbers: dict[PartStorage, int] = {}
+        self._ranks: list[int] = []
+        self._parts: ServedParts | None = None  # of one rank there are no others
+
+    def begin(self, storages: Sequence[PartStorage], prefix: str) -> None:
+        process_set = storages[0].levels.shards
+        self._numbers = {storage: number for number, storage in enumerate(storages)}
+        self._ranks = process_set.ranks or list(range(rabit.size()))
+        if len(self._ranks) > 1:
+            own = {number: _memory(storage.own()) for storage, number in self._numbers.items()}
+            self._parts = ServedParts(own, process_set, prefix)
+            self.open(storages, 0)
+
+    def gather(
+        self, unit: str, version: int, storages: Sequence[PartStorage], values: Sequence[torch.Tensor]
+    ) -> list[Any]:
+        reads = []
+        for storage, target in zip(storages, values, strict=True):
+            for place, rank in enumerate(self._ranks):
+                start, length = storage.rows_of(place)
+                rows = target[start : start + length]
+                if place == storage.rank:
+                    rows.copy_(storage.own())
+                elif length:
+                    reads.append((rank, self._numbers[storage], _memory(rows)))
+        if self._parts is None or not reads:
+            return []
+        own = self._ranks[storages[0].rank]
+        # The owners after this rank first, so that ranks that pull together begin at different ones.
+        reads.sort(key=lambda read: (read[0] - own) % len(self._ranks))
+        return [self._parts.pull(f"parameters of {unit!r} on rank {own}", version, reads)]
+
+    def close(self, storages: Sequence[PartStorage]) -> None:
+        for storage in storages:
+            if self._parts is not None:
+                self._parts.close(self._numbers[storage])
+
+    def open(self, storages: Sequence[PartStorage], version: int) -> None:
+        for storage in storages:
+            if self._parts is not None:
+                self._parts.open(self._numbers[storage], version)
+
+    def meet(self) -> None:
+        if self._parts is not None:
+            self._parts.meet()
+
+
+def check_gather(gather: str) -> None:
+    """Raises InvalidArgument for a word that is not in GATHERS."""
+    if gather not in GATHERS:
+        raise rabit.InvalidArgument(
+            f"shard: gather is {gather!r}; expected one of {', '.join(map(repr, GATHERS))}"
+        )
+
+
+def made_source(gather: str) -> Source:
+    """Of a word in GATHERS."""
+    return CollectiveSource() if gather == "collective" else PulledSource()
+
+
+def _memory(values: torch.Tensor) -> memoryview:
+    """The bytes of contiguous values."""
+    memory: memoryview = values.detach().view(torch.uint8).flatten().numpy().data
+    return memory
