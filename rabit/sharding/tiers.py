@@ -1,20 +1,23 @@
 """Where state lies that does not fit into memory: files of one rank, read and written by threads.
 
 Each write goes to the older of two files, so a write that fails, as on a full disk, leaves the values before it.
+Bytes go past the page cache of the system (O_DIRECT) where the file system can do so: otherwise what is on disk would
+take the memory that it is to save.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import mmap
 import os
 import shutil
 import socket
 import weakref
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +30,17 @@ __all__ = ["DiskTier"]
 Array = np.ndarray[Any, Any]
 _OWNER = "owner.json"
 _THREADS = 2  # one reads while the other writes
+_DIRECT = getattr(os, "O_DIRECT", 0)
+SECTOR = 4096  # that memory, places and lengths of O_DIRECT are multiples of
 
 
 @dataclass
 class _Slot:
-    """Two files of one key: `current` holds its values, of these sizes and checksums."""
+    """Two files of one key: `current` holds its values, of this size and checksum."""
 
     current: int = 0
-    sizes: list[int] = field(default_factory=list)
-    checksums: list[int] = field(default_factory=list)
+    size: int = 0
+    checksum: int = 0
     last: Future[None] | None = None  # write
 
 
@@ -44,6 +49,7 @@ class DiskTier:
 
     job: an identifier; a folder that is there already belongs to another job, and is refused with InvalidArgument.
     budget: bytes of the files, both of each key; None: what is free on the disk. One thread calls its methods.
+    `is_direct`: whether bytes go past the page cache.
     """
 
     def __init__(self, folder: str | Path, job: str, budget: int | None = None) -> None:
@@ -56,41 +62,59 @@ class DiskTier:
             raise InvalidArgument(f"the folder {self.folder} cannot be made: {error}") from error
         owner = {"job": job, "host": socket.gethostname(), "process": os.getpid()}
         (self.folder / _OWNER).write_text(json.dumps(owner))
+        self.is_direct = _goes_past_cache(self.folder)
         self.budget = shutil.disk_usage(self.folder).free if budget is None else budget
         self.bytes = 0  # of the files
         self._slots: dict[str, _Slot] = {}
+        self._free: list[Any] = []
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="rabit disk")
         self._finalizer = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
-    def write(self, key: str, arrays: Sequence[Array]) -> Future[None]:
-        """Starts to write contiguous `arrays` as the values of `key`; they must not change before it is done.
+    def buffer(self, count: int) -> Array:
+        """Memory for `count` bytes to write or read: uint8, at least that long, with any values.
+
+        It is used again when nothing refers to the array that was returned; a view in NumPy alone does not count.
+        """
+        size = -(-count // SECTOR) * SECTOR
+        fitting = [memory for memory in self._free if len(memory) == size]
+        if fitting:
+            memory = fitting[0]
+            self._free[:] = [other for other in self._free if other is not memory]
+        else:
+            self._free.clear()  # Sizes settle after the first step.
+            memory = mmap.mmap(-1, size) if size else bytearray()
+        found: Array = np.frombuffer(memory, np.uint8)
+        weakref.finalize(found, self._free.append, memory).atexit = False
+        return found
+
+    def write(self, key: str, values: Array) -> Future[None]:
+        """Starts to write `values`, from `buffer`, as those of `key`; they must not change before it is done.
 
         The future raises OSError. Raises ResourceExhausted if the budget is too small for them.
         """
         slot = self._slots.setdefault(key, _Slot())
-        sizes = [array.nbytes for array in arrays]
-        more = 2 * (sum(sizes) - sum(slot.sizes))
+        more = 2 * (len(values) - slot.size)
         if self.bytes + more > self.budget:
             raise ResourceExhausted(
                 f"state on disk: {key!r} needs {more:,} bytes more in {self.folder}, where {self.bytes:,} of "
                 f"{self.budget:,} are taken. Use a larger disk, or more ranks"
             )
         self.bytes += more
-        slot.sizes = sizes
-        slot.last = self._threads.submit(self._write, slot, key, list(arrays), slot.last)
+        slot.size = len(values)
+        slot.last = self._threads.submit(self._write, slot, key, values, slot.last)
         return slot.last
 
-    def read(self, key: str, arrays: Sequence[Array]) -> Future[None]:
-        """Starts to read the values of `key` into contiguous `arrays`, after the last write of it.
+    def read(self, key: str, values: Array) -> Future[None]:
+        """Starts to read those of `key` into `values`, from `buffer`, after the last write of it.
 
         The future raises OSError, or IntegrityError where the file has other bytes than were written.
         """
         slot = self._slots[key]
-        return self._threads.submit(self._read, slot, key, list(arrays), slot.last)
+        return self._threads.submit(self._read, slot, key, values, slot.last)
 
-    def sizes(self, key: str) -> list[int]:
-        """Bytes of each array of `key`; none before its first write."""
-        return self._slots[key].sizes if key in self._slots else []
+    def size(self, key: str) -> int:
+        """Bytes of the values of `key`; 0 before its first write."""
+        return self._slots[key].size if key in self._slots else 0
 
     def close(self) -> None:
         """Removes the files. Blocks until none is read or written."""
@@ -101,33 +125,70 @@ class DiskTier:
         """One of the two files of `key`."""
         return self.folder / f"{key}.{place}"
 
-    def _write(self, slot: _Slot, key: str, arrays: list[Array], before: Future[None] | None) -> None:
+    def _write(self, slot: _Slot, key: str, values: Array, before: Future[None] | None) -> None:
         if before is not None:
             before.exception()  # The caller has it; the older values are those to keep.
         place = 1 - slot.current
-        with self.path(key, place).open("wb", buffering=0) as file:
-            for array in arrays:
-                _write_all(file.fileno(), _bytes_of(array))
-            _let_go_pages(file.fileno())
-        slot.checksums = [zlib.crc32(_bytes_of(array)) for array in arrays]
+        checksum = _checksum(values)
+        with self._opened(self.path(key, place), os.O_WRONLY | os.O_CREAT) as file:
+            view = memoryview(values)
+            done = 0
+            while done < len(view):
+                done += os.pwrite(file, view[done:], done)
+            os.ftruncate(file, len(view))
+            self._let_go_pages(file)
+        slot.checksum = checksum
         slot.current = place
 
-    def _read(self, slot: _Slot, key: str, arrays: list[Array], before: Future[None] | None) -> None:
+    def _read(self, slot: _Slot, key: str, values: Array, before: Future[None] | None) -> None:
         if before is not None:
             before.result()
         path = self.path(key, slot.current)
-        with path.open("rb", buffering=0) as file:
-            for number, array in enumerate(arrays):
-                view = _bytes_of(array)
-                begin = 0
-                while begin < len(view) and (count := file.readinto(view[begin:])):
-                    begin += count
-                if begin < len(view) or zlib.crc32(view) != slot.checksums[number]:
-                    raise IntegrityError(
-                        f"state on disk: {path} has other bytes than were written ({begin:,} of {len(view):,} read). "
-                        "Check the disk, and continue from the last checkpoint"
-                    )
-            _let_go_pages(file.fileno())
+        with self._opened(path, os.O_RDONLY) as file:
+            view = memoryview(values)
+            done = 0
+            while done < len(view) and (count := os.preadv(file, [view[done:]], done)):
+                done += count
+            self._let_go_pages(file)
+        if done < len(view) or _checksum(values) != slot.checksum:
+            raise IntegrityError(
+                f"state on disk: {path} has other bytes than were written ({done:,} of {len(view):,} read). "
+                "Check the disk, and go on from the last checkpoint"
+            )
+
+    @contextlib.contextmanager
+    def _opened(self, path: Path, flags: int) -> Iterator[int]:
+        file = os.open(path, flags | (_DIRECT if self.is_direct else 0), 0o600)
+        try:
+            yield file
+        finally:
+            os.close(file)
+
+    def _let_go_pages(self, file: int) -> None:
+        """What was read or written through the page cache is not read soon: its pages are free for others."""
+        if not self.is_direct:
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _goes_past_cache(folder: Path) -> bool:
+    """Whether a file in `folder` can be written with O_DIRECT; tmpfs and some others have it not."""
+    path = folder / "direct"
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | _DIRECT, 0o600)
+        try:
+            return bool(_DIRECT) and os.pwrite(file, mmap.mmap(-1, SECTOR), 0) == SECTOR
+        finally:
+            os.close(file)
+    except OSError:
+        return False
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _checksum(values: Array) -> int:
+    """Of the sums of all sectors, in order: a sector that is old, elsewhere or changed gives another one."""
+    sums = values.view(np.uint64).reshape(-1, SECTOR // 8).sum(axis=1, dtype=np.uint64)
+    return zlib.crc32(sums)
 
 
 def _refusal(folder: Path, job: str) -> str:
@@ -144,17 +205,3 @@ def _refusal(folder: Path, job: str) -> str:
         f"state on disk: the folder {folder} {whose}. Give each job a folder of its own; remove this one if that job "
         "has ended"
     )
-
-
-def _bytes_of(array: Any) -> memoryview:
-    return memoryview(array.reshape(-1).view(np.uint8))
-
-
-def _write_all(file: int, view: memoryview) -> None:
-    while len(view):
-        view = view[os.write(file, view) :]
-
-
-def _let_go_pages(file: int) -> None:
-    """What was read or written is not read soon: its pages are free for others."""
-    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)

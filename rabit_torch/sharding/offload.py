@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,6 +26,7 @@ __all__ = ["OffloadedStates", "made_tier"]
 # requests and larger ones memory.
 _PIECE = 1 << 21
 _WRITES_MAX = 2  # that a step does not wait for
+_ALIGNED = 64  # bytes: no vector of an optimizer's kernel is cut
 
 
 def made_tier(offload: str, process_set: ProcessSet) -> DiskTier:
@@ -66,6 +67,8 @@ class OffloadedStates:
         self._optimizer = optimizer
         self.tier = tier
         self._groups = list(_grouped(places))
+        self._writes: deque[Future[None]] = deque()
+        self._ahead: _Reading | None = None  # of the first group, for the next step
         self._by_place: dict[int, list[tuple[int, int]]] = {}
         for number, group in enumerate(self._groups):
             for which, piece in enumerate(group):
@@ -77,30 +80,33 @@ class OffloadedStates:
                 place.slice.data = torch.full((), float("nan")).expand(place.slice.shape)
 
     def step(self) -> None:
-        """Steps the optimizer, one group of pieces after the other."""
+        """Steps the optimizer, one group of pieces after the other.
+
+        Returns while the last groups are written and the first is read for the next step; an error of these is raised
+        there.
+        """
         groups = self._optimizer.param_groups
         slices = [group["params"] for group in groups]
-        writes: deque[Future[None]] = deque()
-        ahead = self._start_read(0)
+        ahead, self._ahead = self._ahead or self._start_read(0), None
         try:
             for number, pieces in enumerate(self._groups):
-                states = self._finish_read(ahead)
+                assert ahead is not None
+                states, buffer = ahead.finished(), ahead.buffer
                 ahead = self._start_read(number + 1)
                 self._update(pieces, states)
-                writes.append(self._put(number, states))
-                if len(writes) > _WRITES_MAX:
-                    writes.popleft().result()
+                self._writes.append(self._put(number, states, buffer))
+                if len(self._writes) > _WRITES_MAX:
+                    self._writes.popleft().result()
         finally:
             for group, own in zip(groups, slices, strict=True):
                 group["params"] = own
-        while writes:
-            writes.popleft().result()
+        self._ahead = self._start_read(0)
 
     def get(self, place: Place) -> dict[str, Any]:
         """The state of a slice, with its master. Reads from disk."""
         states = []
         for number, which in self._by_place[id(place)]:
-            states.append(self._finish_read(self._start_read(number))[which])
+            states.append(self._read(number)[which])
         first = states[0]
         return {
             key: torch.cat([state[key] for state in states])
@@ -111,10 +117,11 @@ class OffloadedStates:
 
     def set(self, place: Place, state: dict[str, Any]) -> None:
         """Replaces the state of a slice. Writes to disk."""
+        self._ahead = None
         if place.has_master and MASTER not in state:
             state = {**state, MASTER: place.storage.elements(place.place).float()}
         for number, which in self._by_place[id(place)]:
-            states = self._finish_read(self._start_read(number))
+            states = self._read(number)
             piece = self._groups[number][which]
             states[which] = {
                 key: value[piece.begin : piece.begin + piece.length].clone()
@@ -128,6 +135,11 @@ class OffloadedStates:
         """Removes the files."""
         self.tier.close()
 
+    def _read(self, number: int) -> list[dict[str, Any]]:
+        reading = self._start_read(number)
+        assert reading is not None
+        return reading.finished()
+
     def _update(self, pieces: list[_Piece], states: list[dict[str, Any]]) -> None:
         optimizer = self._optimizer
         for group in optimizer.param_groups:
@@ -136,7 +148,7 @@ class OffloadedStates:
         for piece, state in zip(pieces, states, strict=True):
             values = piece.elements
             master = state.pop(MASTER, None)
-            own = values if master is None else refreshed(master, values)
+            own = values if master is None else refreshed(master, values, master)
             parameter = torch.nn.Parameter(own)
             gradient = piece.place.slice.grad
             if gradient is not None:
@@ -152,36 +164,74 @@ class OffloadedStates:
                 state[MASTER] = parameter.detach()
                 piece.elements.copy_(parameter.detach())
 
-    def _put(self, number: int, states: Sequence[dict[str, Any]]) -> Future[None]:
-        """Starts to write what is of the size of its piece, and keeps the rest."""
-        arrays = []
-        for piece, state in zip(self._groups[number], states, strict=True):
-            large = {key: value for key, value in state.items() if _is_large(value)}
-            piece.small = {key: value for key, value in state.items() if key not in large}
-            piece.kinds = [(key, value.dtype) for key, value in large.items()]
-            arrays += [value.contiguous().view(torch.uint8).numpy() for value in large.values()]
-        return self.tier.write(f"group{number}", arrays)
+    def _put(
+        self, number: int, states: Sequence[dict[str, Any]], buffer: Any = None
+    ) -> Future[None]:
+        """Starts to write what is of the size of its piece, and keeps the rest.
 
-    def _start_read(self, number: int) -> tuple[list[dict[str, Any]], Future[None]] | None:
+        buffer: where the states were read into; they are copied only if they are elsewhere by now.
+        """
+        pieces = self._groups[number]
+        for piece, state in zip(pieces, states, strict=True):
+            piece.small = {key: value for key, value in state.items() if not _is_large(value)}
+            piece.kinds = [(key, value.dtype) for key, value in state.items() if _is_large(value)]
+        if buffer is not None:
+            own = _views(pieces, buffer)
+            values = [(state[key], view[key]) for state, view in zip(states, own, strict=True) for key in view]
+            if not all(_is_same(value, view) for value, view in values):
+                buffer = None
+        if buffer is None:
+            buffer = self.tier.buffer(sum(_bytes(piece) for piece in pieces))
+            for state, view in zip(states, _views(pieces, buffer), strict=True):
+                for key, place in view.items():
+                    place.copy_(state[key])
+        return self.tier.write(f"group{number}", buffer)
+
+    def _start_read(self, number: int) -> _Reading | None:
         if number >= len(self._groups):
             return None
-        states = []
-        for piece in self._groups[number]:
-            large = {key: torch.empty(piece.length, dtype=dtype) for key, dtype in piece.kinds}
-            states.append({**piece.small, **large})
-        arrays = [
-            value.view(torch.uint8).numpy()
-            for piece, state in zip(self._groups[number], states, strict=True)
-            for value in (state[key] for key, _ in piece.kinds)
+        pieces = self._groups[number]
+        buffer = self.tier.buffer(self.tier.size(f"group{number}"))
+        states = [
+            {**piece.small, **view} for piece, view in zip(pieces, _views(pieces, buffer), strict=True)
         ]
-        return states, self.tier.read(f"group{number}", arrays)
+        return _Reading(states, buffer, self.tier.read(f"group{number}", buffer))
 
-    @staticmethod
-    def _finish_read(started: Any) -> list[dict[str, Any]]:
-        states: list[dict[str, Any]]
-        states, future = started
-        future.result()
-        return states
+
+class _Reading(NamedTuple):
+    """States that are read, as views of `buffer`."""
+
+    states: list[dict[str, Any]]
+    buffer: Any
+    future: Future[None]
+
+    def finished(self) -> list[dict[str, Any]]:
+        self.future.result()
+        return self.states
+
+
+def _bytes(piece: _Piece) -> int:
+    """Of a piece in a buffer, where each of its tensors begins at a multiple of _ALIGNED."""
+    return sum(-(-piece.length * dtype.itemsize // _ALIGNED) * _ALIGNED for _, dtype in piece.kinds)
+
+
+def _views(pieces: Sequence[_Piece], buffer: Any) -> list[dict[str, torch.Tensor]]:
+    """The tensors of each piece that lie in `buffer`, by key."""
+    memory = torch.from_numpy(buffer)
+    found: list[dict[str, torch.Tensor]] = []
+    begin = 0
+    for piece in pieces:
+        views = {}
+        for key, dtype in piece.kinds:
+            size = piece.length * dtype.itemsize
+            views[key] = memory[begin : begin + size].view(dtype)
+            begin += -(-size // _ALIGNED) * _ALIGNED
+        found.append(views)
+    return found
+
+
+def _is_same(value: torch.Tensor, view: torch.Tensor) -> bool:
+    return value.data_ptr() == view.data_ptr() and value.is_contiguous()
 
 
 def _is_large(value: Any) -> bool:

@@ -79,7 +79,7 @@ class MemoryStates:
     def step(self) -> None:
         for place in self._masters:
             master = place.slice.data
-            master.copy_(refreshed(master, place.storage.elements(place.place)))
+            refreshed(master, place.storage.elements(place.place), master)
         self._optimizer.step()
         for place in self._masters:
             place.storage.elements(place.place).copy_(place.slice.detach())
@@ -101,6 +101,6 @@ class MemoryStates:
         pass
 
 
-def refreshed(master: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """The master of a parameter, with what has been written into the parameter since the last update."""
-    return torch.where(master.to(values.dtype) == values, master, values.float())
+def refreshed(master: torch.Tensor, values: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """`out`: the master of a parameter, with what has been written into the parameter since the last update."""
+    return torch.where(master.to(values.dtype) == values, master, values.float(), out=out)

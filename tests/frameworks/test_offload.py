@@ -110,9 +110,9 @@ def test_bytes_that_have_changed_on_disk_stop_the_step(tmp_path):
         for step in range(2):
             loss_of(model, 0, step).backward()
             if step:
-                for path in tmp_path.glob("rank0/group0.*"):
+                for path in tmp_path.glob("rank0/group*"):
                     path.write_bytes(bytes(path.stat().st_size))
-                with pytest.raises(rabit.IntegrityError, match=r"group0\..* has other bytes than were written"):
+                with pytest.raises(rabit.IntegrityError, match=r"group\d+\..* has other bytes than were written"):
                     optimizer.step()
             else:
                 optimizer.step()
