@@ -1,8 +1,8 @@
 """Where state lies that does not fit into memory: files of one rank, read and written by threads.
 
 Each write goes to the older of two files, so a write that fails, as on a full disk, leaves the values before it.
-Bytes go past the page cache of the system (O_DIRECT) where the file system can do so: otherwise what is on disk would
-take the memory that it is to save.
+Bytes skip the page cache of the system (O_DIRECT) where the file system allows it: state on disk would otherwise take
+the memory that it is to save.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -49,7 +49,7 @@ class DiskTier:
 
     job: an identifier; a folder that is there already belongs to another job, and is refused with InvalidArgument.
     budget: bytes of the files, both of each key; None: what is free on the disk. One thread calls its methods.
-    `is_direct`: whether bytes go past the page cache.
+    `is_direct`: whether bytes skip the page cache.
     """
 
     def __init__(self, folder: str | Path, job: str, budget: int | None = None) -> None:
@@ -62,7 +62,7 @@ class DiskTier:
             raise InvalidArgument(f"the folder {self.folder} cannot be made: {error}") from error
         owner = {"job": job, "host": socket.gethostname(), "process": os.getpid()}
         (self.folder / _OWNER).write_text(json.dumps(owner))
-        self.is_direct = _goes_past_cache(self.folder)
+        self.is_direct = _skips_page_cache(self.folder)
         self.budget = shutil.disk_usage(self.folder).free if budget is None else budget
         self.bytes = 0  # of the files
         self._slots: dict[str, _Slot] = {}
@@ -131,7 +131,7 @@ class DiskTier:
         place = 1 - slot.current
         checksum = _checksum(values)
         with self._opened(self.path(key, place), os.O_WRONLY | os.O_CREAT) as file:
-            view = memoryview(values)
+            view = memoryview(cast("Any", values))
             done = 0
             while done < len(view):
                 done += os.pwrite(file, view[done:], done)
@@ -145,7 +145,7 @@ class DiskTier:
             before.result()
         path = self.path(key, slot.current)
         with self._opened(path, os.O_RDONLY) as file:
-            view = memoryview(values)
+            view = memoryview(cast("Any", values))
             done = 0
             while done < len(view) and (count := os.preadv(file, [view[done:]], done)):
                 done += count
@@ -153,7 +153,7 @@ class DiskTier:
         if done < len(view) or _checksum(values) != slot.checksum:
             raise IntegrityError(
                 f"state on disk: {path} has other bytes than were written ({done:,} of {len(view):,} read). "
-                "Check the disk, and go on from the last checkpoint"
+                "Check the disk, and continue from the last checkpoint"
             )
 
     @contextlib.contextmanager
@@ -170,7 +170,7 @@ class DiskTier:
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def _goes_past_cache(folder: Path) -> bool:
+def _skips_page_cache(folder: Path) -> bool:
     """Whether a file in `folder` can be written with O_DIRECT; tmpfs and some others have it not."""
     path = folder / "direct"
     try:

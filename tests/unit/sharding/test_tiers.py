@@ -28,7 +28,7 @@ def read(tier, key, count):
 @pytest.fixture(params=["past the page cache", "through it"])
 def is_direct(request, monkeypatch):
     if request.param == "through it":
-        monkeypatch.setattr("rabit.sharding.tiers._goes_past_cache", lambda folder: False)
+        monkeypatch.setattr("rabit.sharding.tiers._skips_page_cache", lambda folder: False)
     return request.param != "through it"
 
 
