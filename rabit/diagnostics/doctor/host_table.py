@@ -161,7 +161,7 @@ def _slow_link(view: HostsView) -> list[Found]:
     (host, peer), rate = min(slow.items(), key=lambda item: item[1])
     evidence = [f"{host} to {peer} carries {rate:.0f} MB/s, the best pair {best:.0f} MB/s"]
     hosts = common or [host, peer]
-    return [Found(0.7, (), hosts, "", evidence, {"hosts": " and ".join(hosts)})]
+    return [Found(0.62, (), hosts, "", evidence, {"hosts": " and ".join(hosts)})]
 
 
 def _clocks(view: HostsView) -> list[Found]:
@@ -234,7 +234,7 @@ def _full_disk(view: HostsView) -> list[Found]:
 def _quota(view: HostsView) -> list[Found]:
     return [
         Found(
-            0.6, (), [host], "",
+            0.7, (), [host], "",
             [f"{host} has {facts['facts']['processors']} processors and a quota of {quota / 100:g}"],
             {"quota": f"{quota / 100:g}", "host": host},
         )
