@@ -23,7 +23,7 @@ PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -
 .PHONY: help demo test test-full packages build-native build-bench test-native test-gpu simulate build-address build-thread \
   test-address test-thread test-sanitizers test-python test-python-short test-python-slow ready-mxnet test-mxnet ready-mpich test-mpich fuzz analyse flips \
   campaign-checkpoints campaign-elastic campaign-schedules campaign-servers \
-  campaign-stops campaign-alarms campaign-causes campaign-doctor campaign-strategies campaign-links campaign-altered bench-recovery campaign-cost campaign-mixing campaign mutants wheel check check-lint check-types check-rules format \
+  campaign-stops campaign-alarms campaign-causes campaign-doctor campaign-records campaign-strategies campaign-links campaign-altered bench-recovery campaign-cost campaign-mixing campaign mutants wheel check check-lint check-types check-rules format \
   bench bench-native bench-schedule bench-servers bench-tuned bench-traces bench-lanes bench-plans bench-alltoall methods docs clean
 
 help: ## this list
@@ -136,11 +136,15 @@ campaign-causes: packages ## let a rank fail in every way, and see whom rabitrun
 	$(BIN)/python tests/faults/first_causes.py --runs=$(RUNS) --seed=$(SEED) $(if $(SSH),--ssh)
 
 campaign-doctor: PLACES ?= 3
-campaign-doctor: HEALTHY ?= 10
+campaign-doctor: HEALTHY ?= 20
 campaign-doctor: SEED ?= 0
 campaign-doctor: ONLY ?=
 campaign-doctor: packages ## jobs with one fault each, and whether the doctor names it: PLACES=3 SEED=N ONLY=gc,branch
 	$(BIN)/python tests/faults/doctor_faults.py --places=$(PLACES) --healthy=$(HEALTHY) --seed=$(SEED) --only=$(ONLY)
+
+campaign-records: packages ## a thousand processes killed at random moments, whose records are read; the doctor's fixes applied as printed (root)
+	$(BIN)/python tests/faults/record_kills.py
+	$(BIN)/python tests/faults/doctor_fixes.py
 
 campaign-strategies: RUNS ?= 20
 campaign-strategies: SEED ?= 0

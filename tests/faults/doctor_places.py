@@ -301,7 +301,7 @@ def _with_setup(text: str):  # type: ignore[no-untyped-def]
 other_python = _with_setup("exec echo 'bash: python: command not found' >&2; exit 127")
 no_key = _with_setup("echo 'Permission denied (publickey).' >&2; exit 255")
 small_shm = _with_setup("mount -t tmpfs -o size=16m tmpfs /dev/shm")
-few_files = _with_setup("ulimit -n 80")
+few_files = _with_setup("ulimit -S -n 80")
 little_locked = _with_setup("ulimit -l 64")
 loopback_name = _with_setup(
     "echo '127.0.1.1 '$(hostname) > {folder}/hosts-bad; mount --bind {folder}/hosts-bad /etc/hosts"

@@ -8,7 +8,19 @@ import pytest
 from faults import doctor_faults
 
 
-@pytest.mark.parametrize("fault", ["branch", "gc", "uneven-steps", "killed", "crashed"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "branch",
+        "cross-order",
+        "crashed",
+        "gc",
+        "killed",
+        "stopped",
+        "too-many-files",
+        "uneven-steps",
+    ],
+)
 def test_a_fault_and_its_rank_are_among_the_causes(fault):
     dice = random.Random(fault)
 

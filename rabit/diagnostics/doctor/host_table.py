@@ -282,7 +282,7 @@ HOST_ROWS: tuple[HostRow, ...] = (
             "open ports above 1024 on {host} for {from} (firewall, security group), or choose another network: "
             "--network-interfaces"),
     HostRow("data-stuck", "connections open and data gets stuck", _stuck, "4 MiB each way after the connection",
-            "give the interfaces of both hosts one MTU, or sysctl net.ipv4.tcp_mtu_probing=1"),
+            "give the interfaces of both hosts one MTU, or sysctl -w net.ipv4.tcp_mtu_probing=2"),
     HostRow("slow-link", "a link is far slower than the others", _slow_link, "4 MiB each way, against the best pair",
             "see ethtool of {hosts}: negotiated speed, cable, shared port"),
     HostRow("clocks-differ", "clocks differ", _clocks, "time of each host against the middle of the request",
