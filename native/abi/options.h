@@ -58,6 +58,7 @@ struct Options {
   int64_t inline_bytes = 64 << 10;    // blocking calls that may be negotiated with their data
   int32_t spin_us = -1;               // before a waiter sleeps; -1: chosen from the cores and ranks
   int64_t queue_capacity = 1 << 20;   // requests in flight
+  int64_t pinned_bytes = 1 << 30;     // of the host's memory, for tensors on devices, at most
   std::string operation_log;          // the file for a line of each operation; empty: none
   std::string record;                 // the file of the record, which exists; empty: none
   // Who executes collectives.

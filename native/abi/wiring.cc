@@ -184,6 +184,7 @@ EngineOptions EngineOptionsFrom(const Options& options, int spin_us) {
   engine.stall_warning_ms = options.stall_warning_ms;
   engine.stall_abort_ms = options.stall_abort_ms;
   engine.queue_capacity = static_cast<size_t>(options.queue_capacity);
+  engine.pinned_bytes = static_cast<size_t>(options.pinned_bytes);
   engine.spin_us = spin_us;
   engine.log_level = options.shown_from();
   engine.operation_log = options.operation_log;

@@ -23,6 +23,7 @@
 namespace rabit {
 
 class DeviceDriver;
+class PinnedPool;
 
 // Backend::Abort returns within this time, whatever it has to end.
 inline constexpr std::chrono::milliseconds kAbortWithin{2000};
@@ -33,6 +34,7 @@ struct DevicePlace {
   int32_t device = 0;
   void* stream = nullptr;  // what is put there before comes first, what is put afterwards later
   double factor = 1.0;     // by which a sum, or an average, is multiplied
+  std::shared_ptr<PinnedPool> pinned = {};  // of backends that need the host's memory as well
 };
 
 // Where and until when one collective runs.
@@ -61,8 +63,8 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;
   virtual bool works_on_devices() const { return false; }
-  // Whether its reductions do what is left once a sum is complete (LaneContext::epilogue), before it
-  // is rounded to the type.  If not, it is given no sum that the type may be too narrow for
+  // Whether its reductions do what is left once a sum is complete (LaneContext::epilogue), before
+  // it is rounded to the type.  If not, it is given no sum that the type may be too narrow for
   // (EndsWide).
   virtual bool applies_epilogues() const { return false; }
   // Whether Abort ends it and nothing else: no other backend uses its connections, and afterwards

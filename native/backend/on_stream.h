@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "backend/backend.h"
+#include "base/device/ask_until.h"
 #include "base/device/device.h"
 
 namespace rabit {
@@ -17,14 +18,20 @@ inline constexpr auto kAskForFailures = std::chrono::milliseconds(2);
 // kTimedOut: it goes on.
 inline Status WaitOnStream(Backend& backend, const Group& group, const DevicePlace& place,
                            void* event, Deadline deadline) {
-  for (;;) {
-    const Deadline next = std::min(deadline, After(kAskForFailures));
-    const Status status = WaitOver(*place.driver, place.device, event, next);
-    if (!status.ok() && status.code() != Code::kTimedOut) return status;
-    // Also of what is over: kernels end without a result when they are given up.
-    RABIT_RETURN_IF_ERROR(backend.Failure(group));
-    if (status.ok() || std::chrono::steady_clock::now() >= deadline) return status;
-  }
+  const Deadline began = std::chrono::steady_clock::now();
+  Deadline next = began + kAskForFailures;
+  RABIT_ASSIGN_OR_RETURN(const bool is_over, AskUntil(deadline, [&]() -> Result<bool> {
+                           RABIT_ASSIGN_OR_RETURN(const bool is_over,
+                                                  place.driver->IsOver(place.device, event));
+                           const Deadline now = std::chrono::steady_clock::now();
+                           if (!is_over && now < std::min(next, deadline)) return false;
+                           // Also of what is over: kernels end without a result when they are given
+                           // up.
+                           RABIT_RETURN_IF_ERROR(backend.Failure(group));
+                           next = now + kAskForFailures;
+                           return is_over;
+                         }));
+  return is_over ? Status() : NotOver(*place.driver, place.device, began);
 }
 
 }  // namespace rabit

@@ -8,6 +8,7 @@
 namespace rabit {
 
 LaneContext Finishing(const Backend& backend, LaneContext lane, Epilogue& left) {
+  // Taken away from the caller, or it would be done twice.
   if (backend.applies_epilogues()) lane.epilogue = std::exchange(left, {});
   return lane;
 }

@@ -1,4 +1,5 @@
-// Devices: the driver of this rank's devices, and the streams that its copies go through.
+// Devices: the driver of this rank's devices, the streams that its copies go through, and the
+// pinned memory that they go from and to.
 #pragma once
 
 #include <atomic>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "base/device/device.h"
+#include "base/device/pinned_pool.h"
 #include "base/mutex.h"
 #include "base/result.h"
 
@@ -26,7 +28,13 @@ class Devices {
     DeviceStream exchange;  // of backends that work on devices
   };
 
-  Devices(Open open, int local_rank) : open_(std::move(open)), local_rank_(local_rank) {}
+  Devices(Open open, int local_rank, size_t pinned_bytes)
+      : pinned(std::make_shared<PinnedPool>(pinned_bytes)),
+        open_(std::move(open)),
+        local_rank_(local_rank) {}
+
+  // Whoever has taken of it may outlive this.
+  const std::shared_ptr<PinnedPool> pinned;
 
   // Loaded when it is first asked for; kUnsupported says why there is none.
   Result<std::shared_ptr<DeviceDriver>> driver();

@@ -388,6 +388,8 @@ std::string EngineImplementation::StatisticsJson() const {
     backend->WriteStatistics(json);
     json.EndObject();
   }
+  json.EndObject().Key("pinned").BeginObject();
+  state_->devices.pinned->Write(json);
   json.EndObject();
   json.Splice(loop_->CoreJson(After(std::chrono::milliseconds(500))));
   if (state_->failure.has_verdict()) json.Member("failure", state_->failure.verdict().ToString());

@@ -32,6 +32,7 @@ struct EngineOptions {
   int64_t spin_us = 0;              // before a waiter sleeps; 0 where threads outnumber cores
   LogLevel log_level = LogLevel::kWarning;
   int64_t inline_bytes = 0;   // blocking calls up to this size are negotiated with their data
+  size_t pinned_bytes = size_t{1} << 30;  // of the host's memory, for tensors on devices, at most
   std::string operation_log;  // the file that gets a line for each operation; empty: none
   std::string record;         // the file of the record, which exists; empty: none
   int64_t epoch = 1;          // of this engine, for the record

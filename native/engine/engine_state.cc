@@ -14,7 +14,7 @@ EngineState::EngineState(EngineParts given)
       groups(parts.rank, parts.size),
       timeline(parts.rank, logger),
       running(parts.all_lanes()),
-      devices(parts.open_driver, parts.local_rank),
+      devices(parts.open_driver, parts.local_rank, parts.options.pinned_bytes),
       lane_services{parts.rank, parts.options, *parts.codecs, *parts.router, parts.backends,
                     statistics, timeline,      record,        running,       devices,
                     failure} {}

@@ -17,10 +17,12 @@ class FusionBuffer {
   // `bytes` of uninitialised memory, valid until the next Get of the same slot.
   Result<Bytes> Get(size_t slot, size_t bytes);
 
-  // Slots: what is packed for the wire; intermediate values; then those of a codec.
+  // Slots: what is packed for the wire; intermediate values; images of tensors on a device; then
+  // those of a codec.
   static constexpr size_t kPacked = 0;
   static constexpr size_t kScratch = 1;
-  static constexpr size_t kOfCodec = 2;
+  static constexpr size_t kImages = 2;
+  static constexpr size_t kOfCodec = 3;
 
  private:
   struct Region {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/bucket_memories.h"
 #include "engine/patience.h"
 
 namespace rabit {
@@ -36,9 +37,9 @@ constexpr size_t kThreadNameMax = 15;  // Linux refuses longer ones
 
 }  // namespace
 
-// Each has a buffer of its own, because that of a pending one is in use.
+// Each has memory of its own, because that of a pending one is in use.
 struct Lane::Flight {
-  explicit Flight(DeviceScratch& scratch) : on_device(scratch) {}
+  explicit Flight(DeviceScratch& scratch) : memories(scratch) {}
 
   void Prepare(EngineState& state, BucketJob next, Waiter waiter);
   void Begin(EngineState& state);  // it is over afterwards, or pending
@@ -47,13 +48,11 @@ struct Lane::Flight {
   void Finish(EngineState& state);
   void Conclude(EngineState& state, Status status);
   bool is_over() const { return !run.has_value(); }
-  bool is_staged() const { return run.has_value() && run->is_staged(); }
+  bool has_images() const { return run.has_value() && run->has_images(); }
   bool is_on_stream() const { return run.has_value() && run->is_on_stream(); }
 
   BucketJob job;
-  FusionBuffer buffer;
-  StagedBucket staged;
-  DeviceBucket on_device;
+  BucketMemories memories;
   Status prepared;
   std::optional<BucketRun> run;
   std::vector<const DeviceEvent*> results;  // by item, of those that are launched; else null
@@ -226,13 +225,13 @@ void Lane::RunAll(EngineState& state, Inbox& inbox) {
   // The next one would be exchanged with no copy beside it, for want of the room of the first one,
   // whose result has arrived meanwhile.
   const auto makes_room = [&] {
-    if (has_room() || begun == 0 || begun + 1 != air.size() || !air.back()->is_staged())
+    if (has_room() || begun == 0 || begun + 1 != air.size() || !air.back()->has_images())
       return false;
     return inbox.HasJobs() && air.front()->WaitOver(std::chrono::steady_clock::now());
   };
   for (;;) {
     std::optional<BucketJob> job;
-    const bool looks_ahead = begun == air.size() || air.back()->is_staged();
+    const bool looks_ahead = begun == air.size() || air.back()->has_images();
     if (has_room() && looks_ahead) job = inbox.Take(!air.empty());
     if (job) {
       air.push_back(inbox.TakeFlight());
@@ -259,7 +258,7 @@ void Lane::Flight::Prepare(EngineState& state, BucketJob next, Waiter waiter) {
   prepared =
       state.failure.verdict_on(job.route.ok() ? state.ScopeOf(job.route->executor) : kWholeEngine);
   if (!prepared.ok()) return;
-  run.emplace(state.lane_services, job, BucketMemory{buffer, staged, on_device}, waiter);
+  run.emplace(state.lane_services, job, memories.For(state.lane_services, job), waiter);
   prepared = run->Prepare();
 }
 

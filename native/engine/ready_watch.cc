@@ -7,18 +7,13 @@
 #include <iterator>
 #include <utility>
 
+#include "base/device/ask_until.h"
 #include "engine/patience.h"
 
 namespace rabit {
-namespace {
-
-// How soon an event that is over is noticed: kernels of a backward pass take longer.
-constexpr auto kPauseMin = std::chrono::microseconds(5);
-constexpr auto kPauseMax = std::chrono::microseconds(100);
-
-}  // namespace
 
 ReadyWatch::~ReadyWatch() {
+  // Joined without the lock, which the thread takes for a last look.
   std::thread thread;
   {
     MutexLock lock(mutex_);
@@ -53,17 +48,18 @@ bool ReadyWatch::TakeNew(std::vector<Batch>& held) {
 void ReadyWatch::Run() {
   ::pthread_setname_np(::pthread_self(), "rabit-ready");
   std::vector<Batch> held;
-  std::chrono::microseconds pause = kPauseMin;
+  AskPause pause;
   for (;;) {
-    const Deadline until = held.empty() ? After(std::chrono::hours(24)) : After(pause);
+    // Events wake nobody: while a batch is held, they are asked for.
+    const Deadline until = held.empty() ? After(std::chrono::hours(24)) : After(pause.Next());
     const bool has_news = changed_.Wait([this] { return HasNews(); }, until);
     if (!TakeNew(held)) return;
-    const bool has_passed = PassReady(held);
-    pause = has_news || has_passed ? kPauseMin : std::min(pause * 2, kPauseMax);
+    if (PassReady(held) || has_news) pause.Reset();
   }
 }
 
 bool ReadyWatch::PassReady(std::vector<Batch>& held) {
+  // In order: a later batch of a stream that is late must not pass an earlier one.
   std::set<StreamOf> late;
   const size_t passed = std::erase_if(held, [&](const Batch& batch) {
     const Result<bool> is_ready = IsReady(batch, late);
@@ -89,8 +85,7 @@ Result<bool> ReadyWatch::IsReady(const Batch& batch, std::set<StreamOf>& late) {
     if (!is_over.ok()) {
       // The other ranks wait for this tensor, and a device that has failed gives none any more.
       return state_.failure.Resolve(
-          kWholeEngine,
-          is_over.status().Annotated(pending->Describe(state_.parts.rank)),
+          kWholeEngine, is_over.status().Annotated(pending->Describe(state_.parts.rank)),
           After(kVerdictWithin));
     }
     if (!*is_over) {

@@ -27,6 +27,7 @@ std::vector<Segment> SegmentsOf(std::span<const BucketItem> items, int64_t eleme
   for (size_t at = 0; at < items.size();) {
     const Segment run = FirstRun(items.subspan(at));
     const int64_t bytes = run.count * element_bytes;
+    // Every rank must come to the same answer here, from partitions and sizes alone.
     const bool stays_alone = bytes >= limits.alone_bytes_min;
     const bool fits =
         can_join && segments.back().count * element_bytes <= limits.joined_bytes_max - bytes;

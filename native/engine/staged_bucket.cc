@@ -1,27 +1,17 @@
 #include "engine/staged_bucket.h"
 
 #include <algorithm>
-#include <chrono>
+#include <cstring>
 
 #include "base/kind.h"
-#include "engine/tensor_chunks.h"
 
 namespace rabit {
 namespace {
 
-constexpr size_t kAlignment = 64;
-// Longer than any copy takes; the memory may not go before a copy has ended.
-constexpr auto kLastWait = std::chrono::seconds(10);
+constexpr size_t kImageAlignment = 64;
 
-const PendingRequest* OnDevice(const BucketItem& item) {
-  const PendingRequest* const pending = item.request();
-  return pending != nullptr && pending->request.device.kind != DeviceKind::kCpu ? pending : nullptr;
-}
-
-bool ReadsInput(const BucketJob& job, const PendingRequest& pending, int rank) {
-  const Signature& mine = pending.request.signature;
-  if (mine.kind == Kind::kRecv) return false;
-  return !TraitsOf(job.bucket.kind).starts_at_root || job.bucket.root == rank;
+bool LiesOnDevice(const TensorView& view) {
+  return view.data != nullptr && view.device.kind != DeviceKind::kCpu;
 }
 
 // A tensor goes on where its partition before ended, so that the two are one again.
@@ -33,165 +23,176 @@ bool GoesOn(const BucketJob& job, size_t item) {
          before.partition.offset + before.partition.count == here.partition.offset;
 }
 
-size_t IndexOf(const BucketItem& item, const BucketJob& job) {
-  return static_cast<size_t>(&item - job.items.data());
+// Of the first `slices`, which an image has one behind the other.
+size_t BytesOf(const BucketItem& item, const BucketJob& job, Side side, int64_t slices) {
+  size_t bytes = 0;
+  for (int64_t part = 0; part < slices; ++part) bytes += ChunkOf(item, job, side, part).bytes;
+  return bytes;
 }
 
 }  // namespace
 
-bool StagedBucket::IsNeeded(const BucketJob& job) {
-  if (job.bucket.device_kind == DeviceKind::kCpu) return false;
-  return std::any_of(job.items.begin(), job.items.end(),
-                     [](const BucketItem& item) { return OnDevice(item) != nullptr; });
+std::byte* StagedBucket::ImageOf(const BucketItem& item, Side side) const {
+  const Image& image = images_[static_cast<size_t>(&item - job_->items.data())];
+  return memory_ + (side == Side::kInput ? image.input : image.output);
 }
 
-StagedBucket::~StagedBucket() { (void)Wait(After(kLastWait)); }
-
-// Returns how many bytes all images take together.
-size_t StagedBucket::Place(const BucketJob& job) {
+size_t StagedBucket::Place() {
+  const BucketJob& job = *job_;
   size_t end = 0;
-  const auto align = [&end] { end = (end + kAlignment - 1) / kAlignment * kAlignment; };
+  const auto align = [&end] {
+    end = (end + kImageAlignment - 1) / kImageAlignment * kImageAlignment;
+  };
   images_.assign(job.items.size(), Image{});
   for (size_t i = 0; i < job.items.size(); ++i) {
-    const PendingRequest* const pending = OnDevice(job.items[i]);
-    if (pending == nullptr) continue;
+    const BucketItem& item = job.items[i];
+    if (item.request() == nullptr) continue;
     if (!GoesOn(job, i)) align();
     images_[i].input = images_[i].output = end;
-    end += TotalBytes(InputChunks(job.items[i], job));
-    const TensorView& output = pending->request.output;
-    const bool is_on_host = output.data == nullptr || output.device.kind == DeviceKind::kCpu;
-    if (IsInPlace(job.bucket.kind) || is_on_host) continue;
+    end += BytesOf(item, job, Side::kInput, Chunks(job.bucket, Side::kInput));
+    // What the engine makes is in the memory of the host and needs no image.
+    if (IsInPlace(job.bucket.kind) || !LiesOnDevice(item.request()->request.output)) continue;
     align();
     images_[i].output = end;
-    end += TotalBytes(OutputChunks(job.items[i], job, output.bytes()));
+    end += BytesOf(item, job, Side::kOutput, Chunks(job.bucket, Side::kOutput));
   }
   return end;
 }
 
-Status StagedBucket::Reserve(int device, size_t bytes) {
-  arena_.Reuse();
-  RABIT_ASSIGN_OR_RETURN(memory_, arena_.Take(bytes, [this, device](size_t target) {
-    return MakePinned(driver_, device, target);
-  }));
-  return Status();
-}
-
-Result<StagedBucket::Told*> StagedBucket::ToldOf(int device) {
-  for (const std::unique_ptr<Told>& told : told_) {
-    if (told->event.device() == device) return told.get();
+bool StagedBucket::IsCopied(const BucketItem& item, Side side) const {
+  const Bucket& bucket = job_->bucket;
+  if (item.request() == nullptr) return false;
+  const bool is_root = bucket.root == services_->rank;
+  if (side == Side::kOutput) {
+    return (bucket.kind != Kind::kReduce || is_root) && LiesOnDevice(item.request()->output().view);
   }
-  auto told = std::make_unique<Told>();
-  RABIT_ASSIGN_OR_RETURN(told->streams, devices_->StreamsOf(device));
-  RABIT_ASSIGN_OR_RETURN(told->event, MakeEvent(driver_, device));
-  return told_.emplace_back(std::move(told)).get();
+  // The bucket of a message has the sender's kind; the receiver has its own.
+  if (item.request()->request.signature.kind == Kind::kRecv) return false;
+  return !TraitsOf(bucket.kind).starts_at_root || is_root;
 }
 
-Status StagedBucket::RecordAll(DeviceStream Devices::Streams::* stream) {
-  for (const std::unique_ptr<Told>& told : told_) {
-    if (!told->is_awaited) continue;
-    RABIT_RETURN_IF_ERROR(
-        driver_->Record(told->event.device(), told->event.get(), (told->streams->*stream).get()));
+// Copying ahead is worth it only where it does not keep the lane, so it is left to Begin if there
+// is no room in pinned memory.
+Status StagedBucket::Prepare(const LaneServices& services, const BucketJob& job,
+                             Deadline deadline) {
+  const Status before = Wait(deadline);  // copies of the last bucket use the memory
+  if (before.code() == Code::kTimedOut) return before;
+  failed_ = Status();  // of the bucket before, which has told it
+  services_ = &services;
+  job_ = &job;
+  deadline_ = deadline;
+  RABIT_RETURN_IF_ERROR(host_.Prepare(services, job, deadline));
+  RABIT_ASSIGN_OR_RETURN(driver_, services.devices.driver());
+  bytes_ = Place();
+  RABIT_ASSIGN_OR_RETURN(const int device, services.devices.last_used());
+  RABIT_ASSIGN_OR_RETURN(pinned_, services.devices.pinned->Take(driver_, device, bytes_));
+  memory_ = pinned_.data();
+  is_copied_in_ = static_cast<bool>(pinned_);
+  return is_copied_in_ ? CopyAll(Side::kInput) : Status();
+}
+
+Status StagedBucket::Begin() {
+  if (!is_copied_in_) {
+    PinnedPool& pool = *services_->devices.pinned;
+    RABIT_ASSIGN_OR_RETURN(const int device, services_->devices.last_used());
+    RABIT_ASSIGN_OR_RETURN(pinned_, pool.Take(driver_, device, bytes_));
+    memory_ = pinned_.data();
+    if (!pinned_) {
+      RABIT_ASSIGN_OR_RETURN(const Bytes images, Scratch(FusionBuffer::kImages, bytes_));
+      RABIT_ASSIGN_OR_RETURN(pinned_, pool.TakePiece(driver_, device, bytes_));
+      memory_ = images.data();
+    }
+    RABIT_RETURN_IF_ERROR(CopyAll(Side::kInput));
   }
-  return Status();
-}
-
-Status StagedBucket::Wait(Deadline deadline) {
-  for (const std::unique_ptr<Told>& told : told_) {
-    if (!told->is_awaited) continue;
-    const Status status = WaitOver(*driver_, told->event.device(), told->event.get(), deadline);
-    if (status.code() == Code::kTimedOut) return status;
-    told->is_awaited = false;
+  // After a timeout a copy still writes to the images: the memory stays until Wait has seen its
+  // end.
+  for (auto& [device, tail] : tails_) {
+    const Status status = tail.Wait(deadline_);
     if (failed_.ok()) failed_ = status;
   }
   return failed_;
 }
 
-Status StagedBucket::CopyIn(Devices& devices, const BucketJob& job, int rank, Deadline deadline) {
-  const Status before = Wait(deadline);
-  if (before.code() == Code::kTimedOut) return before;
-  failed_ = Status();  // of the bucket before, which has told it
-  devices_ = &devices;
-  RABIT_ASSIGN_OR_RETURN(driver_, devices.driver());
-  const size_t bytes = Place(job);
-  Status status;
-  for (const BucketItem& item : job.items) {
-    const PendingRequest* const pending = OnDevice(item);
-    if (pending == nullptr) continue;
-    status = Reserve(pending->request.device.index, bytes);
-    if (status.ok() && ReadsInput(job, *pending, rank)) status = CopyInput(item, job);
-    if (!status.ok()) break;
-  }
-  // Also of copies before one that was refused: their memory is in use.
-  const Status recorded = RecordAll(&Devices::Streams::to_host);
-  return status.ok() ? recorded : status;
+Status StagedBucket::Launch(const Status& exchanged) {
+  if (!exchanged.ok()) return exchanged;
+  return CopyAll(Side::kOutput);
 }
 
-Status StagedBucket::CopyInput(const BucketItem& item, const BucketJob& job) {
-  const TensorView& input = item.request()->request.input;
-  RABIT_ASSIGN_OR_RETURN(Told* const told, ToldOf(input.device.index));
-  told->is_awaited = true;
-  RABIT_RETURN_IF_ERROR(AwaitReady(*item.request(), told->streams->to_host));
-  std::byte* image = InputOf(item, job);
-  for (const Chunk& chunk : InputChunks(item, job)) {
-    RABIT_RETURN_IF_ERROR(
-        driver_->CopyToHost(input.device.index, told->streams->to_host.get(), image,
-                            static_cast<const std::byte*>(input.data) + chunk.offset, chunk.bytes));
-    image += chunk.bytes;
+Status StagedBucket::CopyAll(Side side) {
+  const bool is_input = side == Side::kInput;
+  std::map<int, const DeviceStream*> told;
+  Status status;
+  for (const BucketItem& item : job_->items) {
+    if (!IsCopied(item, side)) continue;
+    const Request& request = item.request()->request;
+    const int device = (is_input ? request.input : item.request()->output().view).device.index;
+    const Result<const Devices::Streams*> streams = services_->devices.StreamsOf(device);
+    if (!(status = streams.status()).ok()) break;
+    const DeviceStream& stream = is_input ? (*streams)->to_host : (*streams)->to_device;
+    told[device] = &stream;
+    // What is put here comes after the kernels that compute the tensor, which nothing has waited
+    // for if it is early; that holds of an output that is not read here as well.
+    if (request.is_early) status = driver_->Await(device, stream.get(), request.ready->get());
+    std::byte* image = ImageOf(item, side);
+    for (int64_t part = 0; status.ok() && part < Chunks(job_->bucket, side); ++part) {
+      const Bytes chunk = InTensor(item, *job_, side, part);
+      status = CopyChunk(stream, side, chunk.data(), image, chunk.size());
+      image += chunk.size();
+    }
+    if (!status.ok()) break;
+  }
+  // Also behind copies before one that was refused: their memory is in use.
+  for (const auto& [device, stream] : told) {
+    const Status recorded = tails_[device].Record(driver_, device, stream->get());
+    if (status.ok()) status = recorded;
+  }
+  return status;
+}
+
+Status StagedBucket::CopyChunk(const DeviceStream& stream, Side side, std::byte* tensor,
+                               std::byte* image, size_t bytes) {
+  const int device = stream.device();
+  const bool is_input = side == Side::kInput;
+  const auto copy = [&](std::byte* host, std::byte* there, size_t count) {
+    return is_input ? driver_->CopyToHost(device, stream.get(), host, there, count)
+                    : driver_->CopyToDevice(device, stream.get(), there, host, count);
+  };
+  if (memory_ == pinned_.data()) return copy(image, tensor, bytes);
+  // One piece after the other: the next one overwrites it.
+  for (size_t at = 0; at < bytes; at += pinned_.bytes()) {
+    const size_t count = std::min(bytes - at, pinned_.bytes());
+    if (!is_input) std::memcpy(pinned_.data(), image + at, count);
+    RABIT_RETURN_IF_ERROR(copy(pinned_.data(), tensor + at, count));
+    RABIT_RETURN_IF_ERROR(tails_[device].Record(driver_, device, stream.get()));
+    RABIT_RETURN_IF_ERROR(tails_[device].Wait(deadline_));
+    if (is_input) std::memcpy(image + at, pinned_.data(), count);
   }
   return Status();
 }
 
-Status StagedBucket::AwaitReady(const PendingRequest& pending, const DeviceStream& stream) {
-  if (!pending.request.is_early) return Status();
-  return driver_->Await(stream.device(), stream.get(), pending.request.ready->get());
-}
-
-Status StagedBucket::CopyOut(const BucketJob& job, int rank) {
-  const bool has_result = job.bucket.kind != Kind::kReduce || job.bucket.root == rank;
-  if (!has_result) return Status();
-  Status status;
-  for (const BucketItem& item : job.items) {
-    if (OnDevice(item) == nullptr) continue;
-    const TensorView& output = item.request()->output().view;
-    const bool is_on_device = output.data != nullptr && output.device.kind != DeviceKind::kCpu;
-    if (is_on_device) status = CopyOutput(item, job);
-    if (!status.ok()) break;
+Status StagedBucket::Wait(Deadline until) {
+  for (auto& [device, tail] : tails_) {
+    const Status status = tail.Wait(until);
+    if (status.code() == Code::kTimedOut) return status;
+    if (failed_.ok()) failed_ = status;
   }
-  const Status recorded = RecordAll(&Devices::Streams::to_device);
-  return status.ok() ? recorded : status;
-}
-
-Status StagedBucket::CopyOutput(const BucketItem& item, const BucketJob& job) {
-  const TensorView& output = item.request()->output().view;
-  RABIT_ASSIGN_OR_RETURN(Told* const told, ToldOf(output.device.index));
-  told->is_awaited = true;
-  // Of a tensor that is not read here nothing has waited for what writes it before.
-  RABIT_RETURN_IF_ERROR(AwaitReady(*item.request(), told->streams->to_device));
-  const std::byte* image = OutputOf(item, job);
-  for (const Chunk& chunk : OutputChunks(item, job, output.bytes())) {
-    RABIT_RETURN_IF_ERROR(driver_->CopyToDevice(output.device.index, told->streams->to_device.get(),
-                                                static_cast<std::byte*>(output.data) + chunk.offset,
-                                                image, chunk.bytes));
-    image += chunk.bytes;
-  }
-  return Status();
+  pinned_ = PinnedBlock();  // nothing reads or writes it any more
+  return failed_;
 }
 
 const DeviceEvent* StagedBucket::ResultOf(const BucketItem& item) const {
   const TensorView& output = item.request()->output().view;
-  if (output.data == nullptr || output.device.kind == DeviceKind::kCpu) return nullptr;
-  for (const std::unique_ptr<Told>& told : told_) {
-    if (told->event.device() == output.device.index && told->is_awaited) return &told->event;
-  }
-  return nullptr;
+  if (!LiesOnDevice(output)) return nullptr;
+  // Only copies to the output can be under way here: Begin has waited for those of the input.
+  const auto tail = tails_.find(output.device.index);
+  return tail != tails_.end() && tail->second.is_under_way() ? &tail->second.event() : nullptr;
 }
 
-std::byte* StagedBucket::InputOf(const BucketItem& item, const BucketJob& job) const {
-  return At(images_[IndexOf(item, job)].input);
-}
-
-std::byte* StagedBucket::OutputOf(const BucketItem& item, const BucketJob& job) const {
-  return At(images_[IndexOf(item, job)].output);
+Bytes StagedBucket::Slice(const BucketItem& item, Side side, int64_t part) const {
+  const bool has_image = side == Side::kInput || LiesOnDevice(item.request()->output().view);
+  if (!has_image) return InTensor(item, *job_, side, part);
+  return {ImageOf(item, side) + BytesOf(item, *job_, side, part),
+          ChunkOf(item, *job_, side, part).bytes};
 }
 
 }  // namespace rabit

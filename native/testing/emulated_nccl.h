@@ -12,6 +12,7 @@
 #include "backend/backend.h"
 #include "backend/nccl/nccl_backend.h"
 #include "backend/on_stream.h"
+#include "base/device/pinned_pool.h"
 #include "base/mutex.h"
 #include "testing/emulated_driver.h"
 #include "testing/emulated_nccl/emulated_nccl.h"
@@ -184,7 +185,7 @@ class HostedBackend final : public Backend {
     DeviceStream& stream = streams_[lane];
     const int device = first_device_ + lane;
     if (!stream) stream = MakeStream(driver_, device).value();
-    return {driver_, device, stream.get(), 1.0};
+    return {driver_, device, stream.get(), 1.0, pinned_};
   }
 
   template <class Start>
@@ -212,6 +213,7 @@ class HostedBackend final : public Backend {
 
   const std::unique_ptr<Backend> inner_;
   const std::shared_ptr<DeviceDriver> driver_;
+  const std::shared_ptr<PinnedPool> pinned_ = std::make_shared<PinnedPool>(size_t{1} << 26);
   const int first_device_;
   Mutex mutex_;
   std::map<int, DeviceStream> streams_ RABIT_GUARDED_BY(mutex_);

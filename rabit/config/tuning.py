@@ -209,6 +209,16 @@ class TuningSettings(Settings, group="tuning"):
         maximum=1_000_000,
         unit="microseconds",
     )
+    pinned_bytes: int = setting(
+        1 << 30,
+        "Memory of the host that a process may pin for copies of GPU tensors; what finds no room is copied in pieces.",
+        kind="bytes",
+        native="pinned_bytes",
+        flag="--pinned-bytes",
+        minimum=1 << 24,
+        maximum=1 << 40,
+        unit="bytes",
+    )
     inline_bytes: int = setting(
         64 << 10,
         "A blocking collective of at most this many bytes (allgather, even alltoall: of all ranks together) may be "

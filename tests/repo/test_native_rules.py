@@ -36,7 +36,7 @@ def test_native_code_reads_no_environment_variable():
 # device, whose driver waits without a deadline or not at all.
 MAY_SLEEP = {
     "native/backend/nccl/nccl_communicator.cc",
-    "native/base/device/device.cc",
+    "native/base/device/ask_until.h",
     "native/rendezvous/dial.cc",
     "native/rendezvous/tcp_store.cc",
     "native/transport/tcp/tcp_channel.cc",

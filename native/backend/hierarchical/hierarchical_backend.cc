@@ -60,7 +60,7 @@ class HierarchicalBackend::Exchange {
     RABIT_RETURN_IF_ERROR(Reserve());
     Status status = RunPieces();
     // Also behind copies before something failed: their memory is in use.
-    const Status left = images_.Leave(place_.stream);
+    const Status left = images_.last.Record(place_.driver, place_.device, place_.stream);
     return status.ok() ? left : status;
   }
 
@@ -79,16 +79,21 @@ class HierarchicalBackend::Exchange {
     piece.parts = found_.PartsOf(piece.whole);
     piece.mine = piece.parts[static_cast<size_t>(local_.my_index)];
     const int64_t before = k * piece_count_ / found_.shares;  // pieces before this one are even
-    if (!piece.mine.empty()) piece.image = images_.memory() + elements_.BytesIn(before);
-    piece.arrival = images_.arrival(static_cast<size_t>(k));
+    if (!piece.mine.empty()) {
+      piece.image = images_.blocks.back().data() + (is_ahead_ ? elements_.BytesIn(before) : 0);
+    }
+    piece.arrival = images_.arrivals[static_cast<size_t>(k)].get();
     return piece;
   }
 
   Status Reserve() {
-    const int64_t largest = (piece_count_ / found_.shares) * pieces_;
+    const auto pieces = static_cast<size_t>(pieces_);
     const bool owns_parts = across_.is_member();
-    const auto bytes = static_cast<size_t>(owns_parts ? elements_.BytesIn(largest) : 0);
-    return images_.Reserve(bytes, static_cast<size_t>(pieces_));
+    const auto largest =
+        static_cast<size_t>(owns_parts ? elements_.BytesIn(piece_count_ / found_.shares) : 0);
+    RABIT_RETURN_IF_ERROR(images_.Reserve(place_, largest * pieces, largest, pieces));
+    is_ahead_ = !owns_parts || images_.blocks.back().bytes() >= largest * pieces;
+    return Status();
   }
 
   // All pieces are told to the device before the first is waited for.
@@ -110,7 +115,10 @@ class HierarchicalBackend::Exchange {
         backend_.parts_.inside
             .ReduceScatter(context, View(piece.whole), View(piece.mine), counts, op_)
             .Wait(lane_.deadline));
-    if (piece.mine.empty()) return Status();
+    return piece.mine.empty() || !is_ahead_ ? Status() : CopyToImage(piece);
+  }
+
+  Status CopyToImage(const Piece& piece) {
     DeviceDriver& driver = *place_.driver;
     const Bytes mine = elements_.In(piece.mine);
     RABIT_RETURN_IF_ERROR(
@@ -119,6 +127,8 @@ class HierarchicalBackend::Exchange {
   }
 
   Status ReduceBetween(const Piece& piece) {
+    // On the stream it comes behind the copy that emptied the image, of the piece before.
+    if (!is_ahead_) RABIT_RETURN_IF_ERROR(CopyToImage(piece));
     RABIT_RETURN_IF_ERROR(
         WaitOnStream(backend_.parts_.inside, local_, place_, piece.arrival, lane_.deadline));
     const TensorView image{piece.image, piece.mine.count(), elements_.dtype(), {}};
@@ -162,7 +172,10 @@ class HierarchicalBackend::Exchange {
   const int64_t pieces_;
   const ReduceOp op_;
   DevicePlace place_;
-  DeviceImages& images_;
+  Images& images_;
+  // All pieces have images, so that all are copied before the first is exchanged; else there is one
+  // image, and a piece is copied when the one before has left it.
+  bool is_ahead_ = true;
 };
 
 HierarchicalBackend::HierarchicalBackend(std::string name, HierarchyParts parts)
@@ -182,11 +195,35 @@ Operation HierarchicalBackend::Allreduce(const LaneContext& lane, const TensorVi
   return why.ok() ? status : why;
 }
 
-DeviceImages& HierarchicalBackend::ImagesOf(const DevicePlace& place) {
+HierarchicalBackend::Images& HierarchicalBackend::ImagesOf(const DevicePlace& place) {
   MutexLock lock(mutex_);
-  std::unique_ptr<DeviceImages>& images = images_[place.device];
-  if (images == nullptr) images = std::make_unique<DeviceImages>(place.driver, place.device);
-  return *images;
+  return images_[place.device];
+}
+
+Status HierarchicalBackend::Images::Reserve(const DevicePlace& place, size_t bytes,
+                                            size_t piece_bytes, size_t pieces) {
+  while (arrivals.size() < pieces) {
+    RABIT_ASSIGN_OR_RETURN(DeviceEvent event, MakeEvent(place.driver, place.device));
+    arrivals.push_back(std::move(event));
+  }
+  if (bytes == 0) return Status();
+  // Whether a block may go back depends on this rank alone, and so does what is copied ahead; what
+  // is launched does not, or the ranks of a communicator would launch differently.
+  if (last.Wait(std::chrono::steady_clock::now()).ok()) blocks.clear();
+  if (!blocks.empty() && blocks.back().bytes() >= bytes) return Status();
+  RABIT_ASSIGN_OR_RETURN(PinnedBlock block, place.pinned->Take(place.driver, place.device, bytes));
+  // The next best is an image for one piece, which the last call may have left.
+  if (!block && !blocks.empty() && blocks.back().bytes() >= piece_bytes) return Status();
+  if (!block) {
+    RABIT_ASSIGN_OR_RETURN(block, place.pinned->Take(place.driver, place.device, piece_bytes));
+  }
+  if (!block) {
+    return ResourceExhausted("there is no pinned memory for " + std::to_string(piece_bytes) +
+                             " bytes that go between hosts; raise RABIT_PINNED_BYTES, or lower " +
+                             "partition_bytes and fusion_bytes");
+  }
+  blocks.push_back(std::move(block));
+  return Status();
 }
 
 Status HierarchicalBackend::failure() const {

@@ -8,9 +8,11 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "backend/backend.h"
-#include "backend/hierarchical/device_images.h"
+#include "base/device/pinned_pool.h"
+#include "base/device/stream_tail.h"
 #include "base/group.h"
 #include "base/mutex.h"
 #include "collective/cost.h"
@@ -52,7 +54,18 @@ class HierarchicalBackend final : public Backend {
  private:
   class Exchange;
 
-  DeviceImages& ImagesOf(const DevicePlace& place);
+  // Pinned memory for the parts of one device.  Whoever copies does so on one stream of the device:
+  // what comes later may use the memory again.
+  struct Images {
+    // For `bytes` in pieces of at most `piece_bytes`, each with an event of its own.
+    Status Reserve(const DevicePlace& place, size_t bytes, size_t piece_bytes, size_t pieces);
+
+    std::vector<PinnedBlock> blocks;    // the last one is in use, others until `last` is over
+    std::vector<DeviceEvent> arrivals;  // of pieces, in the memory of the host
+    StreamTail last;
+  };
+
+  Images& ImagesOf(const DevicePlace& place);
   Status failure() const;
 
   const std::string name_;
@@ -60,7 +73,7 @@ class HierarchicalBackend final : public Backend {
   std::atomic<int64_t> pieces_{0};
   std::atomic<int64_t> bytes_between_{0};  // of this rank's parts
   mutable Mutex mutex_;
-  std::map<int, std::unique_ptr<DeviceImages>> images_ RABIT_GUARDED_BY(mutex_);  // by device
+  std::map<int, Images> images_ RABIT_GUARDED_BY(mutex_);  // by device
   Status failure_ RABIT_GUARDED_BY(mutex_);
 };
 

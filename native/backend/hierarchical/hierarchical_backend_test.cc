@@ -103,7 +103,8 @@ std::vector<std::vector<T>> SumsOf(const std::vector<int>& host_of, size_t count
     const DeviceStream stream = MakeStream(driver, rank).value();
     const DeviceEvent event = MakeEvent(driver, rank).value();
     const Group group = testing::WorldOf(size, rank);
-    const DevicePlace place{driver, rank, stream.get(), factor};
+    const DevicePlace place{driver, rank, stream.get(), factor,
+                            std::make_shared<PinnedPool>(1 << 26)};
     std::vector<T> values;
     for (size_t i = 0; i < count; ++i) values.push_back(value(rank, i));
     const DeviceArray<T> array(rank, count);

@@ -8,14 +8,12 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "base/device/ask_until.h"
 #include "base/wake_signal.h"
 
 namespace rabit {
 namespace {
 
-// NCCL tells nobody when it is done, so it is asked: soon after a launch, later while it connects.
-constexpr auto kAskFirst = std::chrono::microseconds(5);
-constexpr auto kAskLast = std::chrono::milliseconds(1);
 // Until other ranks have come as far as this one.
 constexpr auto kFlushWithin = std::chrono::seconds(10);
 // NCCL waits for what its stream has before, which may be a program's kernel, and for the ranks of
@@ -84,19 +82,15 @@ Status NcclCommunicator::AwaitProgress(const char* what, nccl::Result result, De
   if (result != nccl::kSuccess && result != nccl::kInProgress) {
     return library_->Failed(what, result, nullptr);
   }
-  std::chrono::microseconds pause = kAskFirst;
-  while (result == nccl::kInProgress) {
-    RABIT_RETURN_IF_ERROR(Ask(what, result));
-    if (result != nccl::kInProgress) break;
-    if (std::chrono::steady_clock::now() >= deadline) {
-      return TimedOut(std::string(what) +
-                      " of NCCL is not done: a rank of the group has not come to it; look at what "
-                      "the other ranks do");
-    }
-    std::this_thread::sleep_for(pause);
-    pause = std::min<std::chrono::microseconds>(pause * 2, kAskLast);
-  }
-  return Status();
+  RABIT_ASSIGN_OR_RETURN(const bool is_done, AskUntil(deadline, [&]() -> Result<bool> {
+                           if (result == nccl::kInProgress)
+                             RABIT_RETURN_IF_ERROR(Ask(what, result));
+                           return result != nccl::kInProgress;
+                         }));
+  if (is_done) return Status();
+  return TimedOut(std::string(what) +
+                  " of NCCL is not done: a rank of the group has not come to it; look at what the "
+                  "other ranks do");
 }
 
 Status NcclCommunicator::Failure() {

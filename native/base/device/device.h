@@ -106,5 +106,7 @@ Result<DeviceMemory> MakeMemory(const std::shared_ptr<DeviceDriver>& driver, int
 
 // Blocks until `event` is over; kTimedOut at the deadline.  The driver's own wait has none.
 Status WaitOver(DeviceDriver& driver, int device, void* event, Deadline deadline);
+// What it says at the deadline of a wait that began then.
+Status NotOver(const DeviceDriver& driver, int device, Deadline began);
 
 }  // namespace rabit
