@@ -72,7 +72,6 @@ struct Announcement {
     std::string name;
     Signature signature;
     int32_t token = kNoToken;  // comes back with what is agreed; stays on this rank
-    uint64_t version = 0;      // entries of one version are equal but for tokens; 0: not known
     // A small collective may bring its input along, scaled.  If every rank does that has one,
     // the agreement brings the result: see control/carried_data.h.
     std::vector<std::byte> data = {};

@@ -48,36 +48,12 @@ AnnounceMessage Announcer::Prepare(const Announcement& mine, int64_t now_us) {
   message.buckets_done = mine.buckets_done;
   message.wants_stop = mine.wants_stop;
   message.doubts = mine.doubts;
-  message.cached.reserve(repeated_.size() + mine.ready.size());
-  for (TensorId id : repeated_) rounds_[static_cast<size_t>(id)].open_us = now_us;
-  message.cached.insert(message.cached.end(), repeated_.begin(), repeated_.end());
-  repeated_.clear();
+  message.cached.reserve(mine.ready.size());
   for (const Announcement::Entry& entry : mine.ready) PrepareEntry(entry, now_us, message);
   // Rank 0 compares the lists of all ranks as they are, so equal steps must send equal lists.
   if (!std::is_sorted(message.cached.begin(), message.cached.end()))
     std::sort(message.cached.begin(), message.cached.end());
   return message;
-}
-
-bool Announcer::Repeat(uint64_t version, int32_t token) {
-  // What PrepareEntry would find is as it was, but for these.
-  if (version == 0 || has_joined_ || !failed_rounds_.empty()) return false;
-  Round* const guess = Guess();
-  if (guess == nullptr || guess->version != version || guess->open != Open::kNo) return false;
-  guess->open = Open::kCached;
-  guess->token = token;
-  last_announced_ = static_cast<TensorId>(guess - rounds_.data());
-  repeated_.push_back(last_announced_);
-  ++counters_.announced;
-  ++counters_.announced_cached;
-  return true;
-}
-
-Announcer::Round* Announcer::Guess() {
-  if (last_announced_ < 0 || static_cast<size_t>(last_announced_) >= rounds_.size()) return nullptr;
-  const TensorId next = rounds_[static_cast<size_t>(last_announced_)].followed_by;
-  if (next < 0 || static_cast<size_t>(next) >= rounds_.size()) return nullptr;
-  return &rounds_[static_cast<size_t>(next)];
 }
 
 bool Announcer::HasNews(const AnnounceMessage& message) {
@@ -101,9 +77,6 @@ void Announcer::PrepareEntry(const Announcement::Entry& entry, int64_t now_us,
     return;
   }
   const TensorId id = Find(entry.name, entry.signature);
-  if (last_announced_ >= 0 && static_cast<size_t>(last_announced_) < rounds_.size())
-    rounds_[static_cast<size_t>(last_announced_)].followed_by = id;
-  last_announced_ = id;
   if (id < 0) {
     // The definition that answers this announcement moves the entry to its id.
     unnamed_[KeyOf(entry.name, entry.signature, rank_)] = {entry.signature, now_us, entry.token};
@@ -114,7 +87,6 @@ void Announcer::PrepareEntry(const Announcement::Entry& entry, int64_t now_us,
   Round& round = rounds_[static_cast<size_t>(id)];
   round.open_us = now_us;
   round.token = entry.token;
-  round.version = HasVariablePart(entry.signature.kind) ? 0 : entry.version;
   // An id stands for what this rank said the last time, not for what was agreed: rank 0 compares
   // only signatures that are sent in full.
   if (round.open == Open::kNo && round.has_own && HasSameFixedPart(known.own, entry.signature))
@@ -138,7 +110,6 @@ void Announcer::AnnounceCached(TensorId id, const Announcement::Entry& entry,
   known.own.shape = signature.shape;
   known.own.splits = signature.splits;
   if (!is_variable && entry.data.empty()) {
-    round.version = entry.version;
     message.cached.push_back(id);
     return;
   }
@@ -161,17 +132,10 @@ bool Announcer::BringsOwnPart(const Signature& mine, const Signature& agreed) co
   return HasVariablePart(mine.kind);
 }
 
-// -1: no id.  Tensors tend to come in the order of the last step, so that one comparison of names
-// mostly saves the search.
+// -1: no id.
 TensorId Announcer::Find(const std::string& name, const Signature& signature) {
-  if (const Round* const guess = Guess(); guess != nullptr) {
-    const auto index = static_cast<size_t>(guess - rounds_.data());
-    const TensorKey& key = known_[index].key;
-    if (key.name == name && key.group == signature.group && !key.is_pair() &&
-        signature.kind != Kind::kSend && signature.kind != Kind::kRecv)
-      return static_cast<TensorId>(index);
-  }
-  const auto found = by_key_.find(KeyOf(name, signature, rank_));
+  SetKey(searched_, name, signature, rank_);
+  const auto found = by_key_.find(searched_);
   return found == by_key_.end() ? -1 : found->second;
 }
 
@@ -323,11 +287,6 @@ Status Announcer::FillReady(AgreeMessage& message, Agreement& agreement) {
   return {};
 }
 
-void Announcer::ForgetOwn(Round& round) {
-  round.has_own = false;
-  round.version = 0;
-}
-
 int32_t Announcer::TakeToken(TensorId id) {
   Round& round = rounds_[static_cast<size_t>(id)];
   return std::exchange(round.open, Open::kNo) == Open::kNo ? kNoToken : round.token;
@@ -342,7 +301,6 @@ void Announcer::Evict(TensorId id) {
   if (round.open != Open::kNo) {
     // Rank 0 takes back only what nobody has open, so this announcement is still on its way.  By
     // id it means nothing any more; in full it stands.
-    if (round.open == Open::kCached) std::erase(repeated_, static_cast<TensorId>(id));
     if (round.open == Open::kCached) resend_.full.push_back({known.key.name, known.own});
     unnamed_[known.key] = {known.own, round.open_us, round.token};
   }
@@ -377,10 +335,9 @@ Status Announcer::Define(const Definition& definition) {
     }
   }
   // What this rank last said was about another signature, unless it took part in this one.
-  if (round.open == Open::kNo) ForgetOwn(round);
+  if (round.open == Open::kNo) round.has_own = false;
   known.agreed = definition.signature;
   RABIT_RETURN_IF_ERROR(CheckParts(known));
-  if (round.has_own && BringsOwnPart(known.own, known.agreed)) round.version = 0;
   return {};
 }
 
@@ -470,7 +427,7 @@ void Announcer::ApplyRejection(RejectMessage&& rejected, Agreement& agreement) {
     if (round.open != Open::kNo) {
       was_open = true;
       token = round.token;
-      ForgetOwn(round);
+      round.has_own = false;
     }
     round.open = Open::kNo;
   }

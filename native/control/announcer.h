@@ -23,8 +23,6 @@ class Announcer {
 
   void AddGroup(const Group& group);
 
-  // See Controller.  Tensors tend to come in the order of the last step, and only those are found.
-  bool Repeat(uint64_t version, int32_t token);
   // Entries that cannot be sent come back through TakeLocal.
   AnnounceMessage Prepare(const Announcement& mine, int64_t now_us);
   // False: `message` says nothing that rank 0 does not know, and need not be sent.  True is a
@@ -63,9 +61,7 @@ class Announcer {
   };
   // Of the same tensor, what every step looks at; apart from the rest to be near its neighbours.
   struct Round {
-    uint64_t version = 0;  // of `own` if that alone tells what to announce
     int64_t open_us = 0;
-    TensorId followed_by = -1;  // what this rank announced next, the last time
     int32_t token = kNoToken;
     Open open = Open::kNo;
     bool has_own = false;
@@ -94,8 +90,6 @@ class Announcer {
   Status FillReady(AgreeMessage& message, Agreement& agreement);
   Status AppendReady(ReadyReference&& ready, std::vector<ReadyTensor>& to);
   int32_t TakeToken(TensorId id);
-  static void ForgetOwn(Round& round);
-  Round* Guess();  // of what is announced next, if it is as the last time; or null
   Status CheckParts(const Known& known) const;
   Status FillExtents(const Known& known, ReadyTensor& tensor) const;
   void ApplyRejection(RejectMessage&& rejected, Agreement& agreement);
@@ -110,8 +104,7 @@ class Announcer {
   std::unordered_map<std::string, std::vector<FailedRound>> failed_rounds_;
   // Rounds that this rank has turned down and rank 0 has not answered yet.
   std::unordered_map<TensorKey, int, TensorKeyHash> refused_;
-  TensorId last_announced_ = -1;
-  std::vector<TensorId> repeated_;  // for the next announcement
+  TensorKey searched_;  // kept for its memory
   bool has_joined_ = false;
   // What the last agreement said if it was nothing but ids, as long as these mean the same.
   std::vector<TensorId> last_plain_;

@@ -25,9 +25,6 @@ class Controller {
   // A name is announced again, in the same group (for messages: between the same pair), only after
   // an agreement has named it ready or rejected.
   virtual Status Announce(const Announcement& mine) = 0;
-  // Puts what was announced before under this version into the next announcement, before its
-  // entries.  False: that cannot be, and the entry is to be announced as such.
-  virtual bool Repeat(uint64_t version, int32_t token) = 0;
   // The next agreement in order; empty when woken or at the deadline.  An error is engine-wide:
   // a lost rank (kPeerLost, with culprit), a stall past the abort time, a stranger's wire version.
   virtual Result<std::optional<Agreement>> Await(Deadline deadline) = 0;

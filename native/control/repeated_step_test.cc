@@ -1,5 +1,5 @@
-// Steps that repeat the last one take a shorter way.  Whatever they deviate in, the ranks must
-// agree on the same as if every entry had been announced as such.
+// Agreements that repeat the last one share its list.  Whatever a step deviates in, the ranks must
+// agree on the same as if ids were never remembered.
 #include <map>
 #include <random>
 #include <string>
@@ -34,13 +34,10 @@ Entries Tensors(int count) {
   return entries;
 }
 
-// Announces as the engine does: by version where the announcer knows it.  With `repeats` false
-// every entry is announced as such, without a version: the general way.
 class StepJob {
  public:
-  explicit StepJob(bool repeats, size_t cache_capacity = 1 << 14)
-      : repeats_(repeats),
-        job_(RankTree::Star(kStepRanks), {.controller = {.cache_capacity = cache_capacity}}) {
+  explicit StepJob(size_t cache_capacity = 1 << 14)
+      : job_(RankTree::Star(kStepRanks), {.controller = {.cache_capacity = cache_capacity}}) {
     job_.AddGroup({.id = kPair, .ranks = {0, 1}});
   }
 
@@ -48,13 +45,8 @@ class StepJob {
     Announcement mine;
     for (Announcement::Entry entry : entries) {
       entry.token = next_token_++;
-      entry.version = repeats_ ? VersionOf(rank, entry) : 0;
       said_[{rank, entry.token}] = entry;
-      if (mine.ready.empty() && job_.Repeat(rank, entry.version, entry.token)) {
-        ++repeated;
-      } else {
-        mine.ready.push_back(std::move(entry));
-      }
+      mine.ready.push_back(std::move(entry));
     }
     job_.Announce(rank, mine);
   }
@@ -95,34 +87,20 @@ class StepJob {
     return told;
   }
 
-  int repeated = 0;
   std::vector<ReadyTensors> lists;
 
  private:
-  uint64_t VersionOf(int rank, const Announcement::Entry& entry) {
-    auto& [signature, version] =
-        versions_[{rank, entry.name + std::to_string(entry.signature.group)}];
-    if (version == 0 || signature != entry.signature) version = ++last_version_;
-    signature = entry.signature;
-    return version;
-  }
-
-  const bool repeats_;
   ControllerJob job_;
   int32_t next_token_ = 0;
-  uint64_t last_version_ = 0;
-  std::map<std::pair<int, std::string>, std::pair<Signature, uint64_t>> versions_;
   std::map<std::pair<int, int32_t>, Announcement::Entry> said_;
 };
 
-TEST(RepeatedStep, is_announced_by_version_and_agreed_as_the_same_list) {
-  StepJob job(true);
+TEST(RepeatedStep, is_agreed_as_the_same_list) {
+  StepJob job;
   for (int step = 0; step < 4; ++step) {
     job.AnnounceAll(Tensors(8));
     job.Deliver();
     EXPECT_EQ(job.Told(0).size(), 8u);
-    // The second one learns the versions, the third one what the first tensor follows.
-    EXPECT_EQ(job.repeated, step < 3 ? 0 : 24);
   }
 
   ASSERT_EQ(job.lists.size(), 4u);
@@ -133,7 +111,7 @@ TEST(RepeatedStep, is_announced_by_version_and_agreed_as_the_same_list) {
 
 // In the last of five steps; expects that its list is one of its own.
 void ExpectOwnList(const Entries& last, const char* what) {
-  StepJob job(true);
+  StepJob job;
   for (int step = 0; step < 4; ++step) {
     job.AnnounceAll(Tensors(6));
     job.Deliver();
@@ -163,7 +141,7 @@ TEST(RepeatedStep, a_deviation_makes_a_list_of_its_own) {
 }
 
 TEST(RepeatedStep, in_another_order_is_the_same_list) {
-  StepJob job(true);
+  StepJob job;
   for (int step = 0; step < 3; ++step) {
     job.AnnounceAll(Tensors(6));
     job.Deliver();
@@ -177,8 +155,8 @@ TEST(RepeatedStep, in_another_order_is_the_same_list) {
   EXPECT_TRUE(job.lists[3].IsSameAs(job.lists[2]));
 }
 
-// One step of random content, the same for both jobs.
-void RandomStep(std::mt19937& random, const std::vector<StepJob*>& jobs) {
+// One step of random content.
+void RandomStep(std::mt19937& random, StepJob& job) {
   Entries entries = Tensors(20);
   const auto any = [&]() -> Announcement::Entry& { return entries[random() % entries.size()]; };
   std::vector<Entries> of(kStepRanks, entries);
@@ -222,76 +200,35 @@ void RandomStep(std::mt19937& random, const std::vector<StepJob*>& jobs) {
   join.signature.kind = Kind::kJoin;
   const int joins = random() % 10 == 0 ? static_cast<int>(random() % kStepRanks) : -1;
   const size_t cut = random() % 3 == 0 ? random() % 10 : 0;
-  for (StepJob* job : jobs) {
-    for (int rank = 0; rank < kStepRanks; ++rank) {
-      const Entries& mine = of[static_cast<size_t>(rank)];
-      if (rank == joins) {
-        job->Announce(rank, {join, Tensor(0)});  // refused: it has joined
-      } else if (cut > 0) {
-        job->Announce(rank, Entries(mine.begin(), mine.begin() + static_cast<int>(cut)));
-        job->Announce(rank, Entries(mine.begin() + static_cast<int>(cut), mine.end()));
-      } else {
-        job->Announce(rank, mine);
-      }
+  for (int rank = 0; rank < kStepRanks; ++rank) {
+    const Entries& mine = of[static_cast<size_t>(rank)];
+    if (rank == joins) {
+      job.Announce(rank, {join, Tensor(0)});  // refused: it has joined
+    } else if (cut > 0) {
+      job.Announce(rank, Entries(mine.begin(), mine.begin() + static_cast<int>(cut)));
+      job.Announce(rank, Entries(mine.begin() + static_cast<int>(cut), mine.end()));
+    } else {
+      job.Announce(rank, mine);
     }
-    job->Deliver();
-    for (int rank = 0; joins >= 0 && rank < kStepRanks; ++rank)
-      if (rank != joins) job->Announce(rank, {join});
-    job->Deliver();
   }
+  job.Deliver();
+  for (int rank = 0; joins >= 0 && rank < kStepRanks; ++rank)
+    if (rank != joins) job.Announce(rank, {join});
+  job.Deliver();
 }
 
 // With room for 24 names, new ones take ids back.
-TEST(RepeatedStep, random_deviations_are_agreed_as_in_the_general_way) {
+TEST(RepeatedStep, random_deviations_are_answered_under_their_own_tokens) {
   const auto seeds = static_cast<unsigned>(testing::SimulatedRounds(20));
   for (unsigned seed = 1; seed <= seeds; ++seed) {
     std::mt19937 random(seed);
-    StepJob quick(true, 24);
-    StepJob general(false, 24);
+    StepJob job(24);
     for (int step = 0; step < 60; ++step) {
-      RandomStep(random, {&quick, &general});
-      for (int rank = 0; rank < kStepRanks; ++rank) {
-        const std::vector<std::string> told = quick.Told(rank);
-        ASSERT_TRUE(told == general.Told(rank)) << "seed " << seed << " step " << step;
-        ASSERT_FALSE(told.empty());
-      }
+      RandomStep(random, job);
+      for (int rank = 0; rank < kStepRanks; ++rank)
+        ASSERT_FALSE(job.Told(rank).empty()) << "seed " << seed << " step " << step;
     }
-    EXPECT_GT(quick.repeated, 300) << "seed " << seed;
-    EXPECT_EQ(general.repeated, 0);
   }
-}
-
-// What is repeated waits for the next announcement; if its id is taken back before that, the tensor
-// is announced again in full, and the id not at all.
-TEST(RepeatedStep, an_id_that_is_taken_back_before_the_announcement_is_not_sent) {
-  Announcer announcer(1, 2);
-  Announcement mine;
-  mine.ready.push_back(Tensor(0));
-  mine.ready[0].version = 7;
-  (void)announcer.Prepare(mine, 0);
-  AgreeMessage first;
-  first.cycle = 1;
-  first.definitions.push_back(
-      {{0, {}, {}}, KeyOf("t0", mine.ready[0].signature, 1), mine.ready[0].signature});
-  ASSERT_OK(announcer.Apply(std::move(first)).status());
-  for (uint64_t cycle : {2, 3}) {
-    (void)announcer.Prepare(mine, 0);
-    AgreeMessage again;
-    again.cycle = cycle;
-    again.plain = {0};
-    ASSERT_OK(announcer.Apply(std::move(again)).status());
-  }
-  ASSERT_TRUE(announcer.Repeat(7, 11));
-
-  AgreeMessage taken;
-  taken.cycle = 4;
-  taken.evicted = {0};
-  ASSERT_OK(announcer.Apply(std::move(taken)).status());
-
-  EXPECT_TRUE(announcer.Prepare(Announcement(), 0).cached.empty());
-  const auto resent = announcer.TakeResend();
-  ASSERT_TRUE(resent.has_value());
-  EXPECT_EQ(resent->full.size(), 1u);
 }
 
 }  // namespace

@@ -22,9 +22,6 @@ class RootController final : public Controller {
                  const ControllerOptions& options, const Clock& clock);
 
   Status Announce(const Announcement& mine) override;
-  bool Repeat(uint64_t version, int32_t token) override {
-    return announcer_.Repeat(version, token);
-  }
   Result<std::optional<Agreement>> Await(Deadline deadline) override;
   void SetWaiter(Waiter waiter) override { channel_->SetWaiter(waiter); }
   void Wake() override { channel_->Wake(); }

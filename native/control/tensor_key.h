@@ -23,8 +23,11 @@ struct TensorKey {
   bool operator==(const TensorKey&) const = default;
 };
 
-inline TensorKey KeyOf(const std::string& name, const Signature& signature, int rank) {
-  TensorKey key{name, signature.group};
+// Into a key that there is: its name keeps its memory.
+inline void SetKey(TensorKey& key, const std::string& name, const Signature& signature, int rank) {
+  key.name = name;
+  key.group = signature.group;
+  key.sender = key.receiver = -1;
   if (signature.kind == Kind::kSend) {
     key.sender = rank;
     key.receiver = signature.root;
@@ -32,6 +35,11 @@ inline TensorKey KeyOf(const std::string& name, const Signature& signature, int 
     key.sender = signature.root;
     key.receiver = rank;
   }
+}
+
+inline TensorKey KeyOf(const std::string& name, const Signature& signature, int rank) {
+  TensorKey key;
+  SetKey(key, name, signature, rank);
   return key;
 }
 

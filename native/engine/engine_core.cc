@@ -26,16 +26,9 @@ EngineCore::EngineCore(const CoreServices& services, CoreOutput& output)
 
 void EngineCore::Submit(Requests batch) {
   for (std::shared_ptr<PendingRequest>& pending : batch) {
-    const uint64_t version = pending->version;
     const bool carries = pending->request.is_waited_for && Carries(pending->request);
     // The agreement answers with the token, so that no name is looked up on the way back.
-    const int32_t token = open_.Add(std::move(pending));
-    // What follows an entry stays behind it: after a join, nothing may be announced.
-    if (!carries && next_.ready.empty() && services_.controller.Repeat(version, token)) {
-      has_repeated_ = true;
-    } else {
-      AnnounceInFull(token, carries);
-    }
+    AddEntry(open_.Add(std::move(pending)), carries);
   }
 }
 
@@ -44,7 +37,7 @@ bool EngineCore::Carries(const Request& request) const {
   return group != nullptr && CarriesData(request, services_.options.inline_bytes, *group);
 }
 
-void EngineCore::AnnounceInFull(int32_t token, bool carries) {
+void EngineCore::AddEntry(int32_t token, bool carries) {
   const PendingRequest& pending = **open_.Find(token);
   // Assigned, not made anew: the name and the shape find memory there.
   Announcement::Entry entry;
@@ -55,7 +48,6 @@ void EngineCore::AnnounceInFull(int32_t token, bool carries) {
   entry.name = pending.request.name;
   entry.signature = pending.request.signature;
   entry.token = token;
-  entry.version = pending.version;
   entry.data.clear();
   if (carries) CopyInput(pending.request, entry.data);
   if (entry.signature.kind == Kind::kJoin) {
@@ -115,7 +107,6 @@ void EngineCore::Announce(bool wants_stop, Deadline now) {
   std::move(next_.ready.begin(), next_.ready.end(), std::back_inserter(spare_entries_));
   next_.ready.clear();
   next_.tunables.reset();
-  has_repeated_ = false;
   if (!status.ok()) Fail(status);
 }
 
@@ -153,7 +144,7 @@ bool EngineCore::HasNews(const BucketCounts& done) const {
   const bool starts_stop = next_.wants_stop && !has_announced_stop_;
   // Until all ranks have stopped, the counts of every bucket are news: rank 0 waits for them.
   const bool follows_stop = has_announced_stop_ && (services_.rank == 0 || has_progress);
-  return !next_.ready.empty() || has_repeated_ || next_.tunables.has_value() || next_.doubts ||
+  return !next_.ready.empty() || next_.tunables.has_value() || next_.doubts ||
          starts_stop || follows_stop || returns_credit;
 }
 

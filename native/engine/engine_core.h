@@ -135,7 +135,7 @@ class EngineCore {
 
   // engine_core.cc: what this rank says, and how it ends.
   bool Carries(const Request& request) const;
-  void AnnounceInFull(int32_t token, bool carries);
+  void AddEntry(int32_t token, bool carries);  // to the next announcement
   bool HasNews(const BucketCounts& done) const;
   void ReleaseGroups(const BucketCounts& done);
   bool IsInUse(GroupId group) const;     // something of it is open, or agreed and not issued
@@ -169,7 +169,6 @@ class EngineCore {
 
   // What this rank is about to say.
   Announcement next_;
-  bool has_repeated_ = false;                        // something that is not in next_.ready
   std::vector<Announcement::Entry> spare_entries_;   // kept for their memory
   SlotTable<std::shared_ptr<PendingRequest>> open_;  // by token; not yet agreed
   Requests joins_;

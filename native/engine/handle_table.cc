@@ -74,7 +74,9 @@ Result<std::vector<NamedTensor*>> HandleTable::OpenNames(std::span<const Request
     names_max_ = std::max(kClosedNamesMin, 2 * names_.size());
   }
   for (const Request& request : requests) {
-    NamedTensor& named = names_[KeyOf(request)];
+    const auto [found, is_new] = names_.try_emplace(KeyOf(request));
+    NamedTensor& named = found->second;
+    if (is_new) named.recorded = record_.NameOf(request.name);
     if (named.is_open) {
       // All or none: the caller gets one error and may submit all of them again.
       for (NamedTensor* each : opened) each->is_open = false;
@@ -83,12 +85,6 @@ Result<std::vector<NamedTensor*>> HandleTable::OpenNames(std::span<const Request
                              "' on rank " + std::to_string(rank_) +
                              ": a request of this name is still in flight: names tell tensors "
                              "apart; wait for its handle first, or use another name");
-    }
-    // The version stands for name and signature: what has seen it before need not compare them.
-    if (named.version == 0 || named.signature != request.signature) {
-      named.signature = request.signature;
-      if (named.version == 0) named.recorded = record_.NameOf(request.name);
-      named.version = ++last_version_;
     }
     named.is_open = true;
     ++open_names_;

@@ -91,7 +91,6 @@ class HandleTable {
   std::unordered_map<std::string, NamedTensor> names_ RABIT_GUARDED_BY(names_mutex_);
   size_t open_names_ RABIT_GUARDED_BY(names_mutex_) = 0;
   size_t names_max_ RABIT_GUARDED_BY(names_mutex_) = kClosedNamesMin;
-  uint64_t last_version_ RABIT_GUARDED_BY(names_mutex_) = 0;
 };
 
 // A name inside its group, as one key.

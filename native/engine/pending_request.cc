@@ -10,7 +10,6 @@ namespace rabit {
 PendingRequest::PendingRequest(Handle handle, Request request, NamedTensor& named,
                                std::chrono::microseconds spin, int64_t submitted_ns)
     : submitted_ns(submitted_ns),
-      version(named.version),
       handle(handle),
       named(named),
       request(std::move(request)),

@@ -18,8 +18,6 @@ namespace rabit {
 
 // A name in use, or used before.  Handle table only.
 struct NamedTensor {
-  Signature signature;   // of the last request of this name
-  uint64_t version = 0;  // another one with every other signature; unique in its table
   bool is_open = false;
   std::pair<uint32_t, int64_t> recorded{0, -1};  // see Record::NameOf
 };
@@ -37,7 +35,6 @@ class PendingRequest {
 
   // In the order in which the engine thread looks at them.
   const int64_t submitted_ns;
-  const uint64_t version;  // requests of one version have the same name and signature
   const Handle handle;
   NamedTensor& named;  // the handle table's, until the name is closed
   const Request request;

@@ -14,7 +14,6 @@ class WaitingController final : public Controller {
   explicit WaitingController(std::vector<std::string> lines) : lines_(std::move(lines)) {}
 
   Status Announce(const Announcement&) override { return Status(); }
-  bool Repeat(uint64_t, int32_t) override { return false; }
   Result<std::optional<Agreement>> Await(Deadline) override { return std::optional<Agreement>(); }
   void Wake() override {}
   void Abandon(const Status&) override {}

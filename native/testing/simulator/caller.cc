@@ -106,9 +106,6 @@ std::shared_ptr<PendingRequest> Caller::Open(int index) {
   const Operation& operation = at(index);
   State& state = states_[static_cast<size_t>(index)];
   const bool is_odd = operation.odd_rank[state.round] == options_.rank;
-  // As the handle table does: another signature is another version.
-  if (state.version == 0 || is_odd != state.was_odd) state.version = ++last_version_;
-  state.was_odd = is_odd;
   state.is_open = true;
   state.parts = state.exchanged = 0;
   ++open_count_;
@@ -120,7 +117,6 @@ std::shared_ptr<PendingRequest> Caller::Open(int index) {
   const int64_t count = request.signature.count();
   const bool has_input = count <= static_cast<int64_t>(kInputs) / 2;
   request.input = {has_input ? input_.data() : nullptr, count, request.signature.dtype, {}};
-  named_.version = state.version;
   return std::make_shared<PendingRequest>(HandleOf(index, state.round), std::move(request), named_,
                                           std::chrono::microseconds(0), NanosOf(time_.Now()));
 }
@@ -265,7 +261,6 @@ void Caller::JoinOrStop() {
   Request request;
   request.name = "join";
   request.signature.kind = Kind::kJoin;
-  named_.version = ++last_version_;
   port_.Submit(
       {std::make_shared<PendingRequest>(Handle{kJoinHandle}, std::move(request), named_,
                                         std::chrono::microseconds(0), NanosOf(time_.Now()))});

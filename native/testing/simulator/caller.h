@@ -59,10 +59,8 @@ class Caller {
 
  private:
   struct State {  // of an operation; small, because there may be millions
-    uint32_t version = 0;
     uint16_t round = 0;
     bool is_open = false;
-    bool was_odd = false;
     int32_t parts = 0;  // of the open request
     int32_t exchanged = 0;
   };
@@ -95,7 +93,6 @@ class Caller {
   std::vector<GroupId> group_ids_;
   std::vector<float> input_;
   NamedTensor named_;
-  uint32_t last_version_ = 0;
   uint64_t submitted_ = 0;
   int left_ = 0;  // operations that are not through
   int open_count_ = 0;

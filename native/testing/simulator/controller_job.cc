@@ -25,10 +25,6 @@ void ControllerJob::AddGroup(Group group) {
   }
 }
 
-bool ControllerJob::Repeat(int rank, uint64_t version, int32_t token) {
-  return at(rank).controller->Repeat(version, token);
-}
-
 void ControllerJob::Announce(int rank, const Announcement& mine) {
   const Status said = at(rank).controller->Announce(mine);
   if (at(rank).failure.ok()) at(rank).failure = said;

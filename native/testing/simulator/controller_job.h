@@ -31,7 +31,6 @@ class ControllerJob {
   int64_t now_us() const { return MicrosOf(time_.Now()); }
 
   void AddGroup(Group group);  // on every rank, which tells the others
-  bool Repeat(int rank, uint64_t version, int32_t token);
   void Announce(int rank, const Announcement& mine);
   void Refuse(int rank, const TensorKey& key, const Status& why);
   void FailBackend(int rank, const BackendFailure& failure) {
