@@ -8,6 +8,7 @@
 #include "abi/hosts.h"
 #include "base/log.h"
 #include "base/measured.h"
+#include "base/processors.h"
 #include "rendezvous/gathering.h"
 #include "transport/connect.h"
 #include "transport/routed_transport.h"
@@ -19,12 +20,6 @@
 
 namespace rabit {
 namespace {
-
-// Of waits on sockets where ranks share cores: TcpOptions::spin_bytes_max, spin_call_bytes_max.
-constexpr size_t kSharedCoreSpinBytesMax = size_t{32} << 10;
-constexpr size_t kSharedCoreSpinCallBytesMax = size_t{256} << 10;
-// Where more ranks share a core, the one that is waited for is seldom the next to get it.
-constexpr double kSpinRanksPerCoreMax = 2.0;
 
 std::string Key(const Options& options, const char* what, int rank) {
   return std::to_string(options.epoch) + "/" + what + "/" + std::to_string(rank);
@@ -107,13 +102,6 @@ Result<std::unique_ptr<Channel>> ConnectChannel(const Options& options,
   return ConnectShmChannel(context, tree, std::move(channel), shm);
 }
 
-// By the rank's place among those of its host.
-HomeCore HomeOf(int rank, const Topology& topology) {
-  int index = 0;
-  for (int other = 0; other < rank; ++other) index += topology.SameHost(other, rank) ? 1 : 0;
-  return HomeCore::Of(index, topology.CoresAt(rank), FindProcessors());
-}
-
 // Sets what of `made` moves data.
 Status ConnectTransports(const Options& options, const ConnectContext& context,
                          std::optional<Inbox> inbox, Connections& made) {
@@ -141,13 +129,7 @@ Status ConnectTransports(const Options& options, const ConnectContext& context,
   tcp.progress_timeout = std::chrono::milliseconds(options.heartbeat_timeout_ms);
   tcp.connections_per_stream = options.tcp_connections;
   tcp.spin = SocketSpinTimesFor(options.spin_us, cores);
-  if (cores.are_shared()) {
-    tcp.spin_bytes_max = kSharedCoreSpinBytesMax;
-    if (cores.ranks_per_core() <= kSpinRanksPerCoreMax) {
-      tcp.spin_call_bytes_max = kSharedCoreSpinCallBytesMax;
-    }
-    if (!made.shares_memory) tcp.home_core = HomeOf(options.rank, context.topology);
-  }
+  if (cores.are_shared()) tcp.spin_bytes_max = static_cast<size_t>(kSharedCoreSpinBytesMax);
   tcp.payload_checks = options.tcp_checksum == "on"    ? PayloadChecks::kOn
                        : options.tcp_checksum == "off" ? PayloadChecks::kOff
                                                        : PayloadChecks::kAuto;

@@ -45,6 +45,12 @@ inline constexpr double kCarriedTimesCheaper = 2;
 // take off rank 0 (docs/performance.md, bench_control).  2 cores, 2026-11-21.
 inline constexpr int kTreeRanksMin = 65;
 
+// ---- Waits on sockets where ranks share cores (abi/connections.cc) -------------------------------
+
+// TcpOptions::spin_bytes_max: calls of 64 to 256 KiB take 0.5 to 0.7 of the time of sleeping at
+// once, and 4 MiB 1.25 times.  2 cores, 4 ranks, 2026-11-28.
+inline constexpr int64_t kSharedCoreSpinBytesMax = 256 << 10;
+
 // ---- Pieces (collective/, backend/ps) -----------------------------------------------------------
 
 // What two ranks work on together stays in their caches below this size.  2 cores, 2026-11-25.

@@ -283,9 +283,9 @@ Status TcpLink::Wait(const Transfer& transfer, Deadline deadline) {
     }
     // Spinning pays if the answer comes before another thread gets the core; for much data it does
     // not.
-    const bool may_spin = transfer.bytes <= options_.spin_bytes_max ||
-                          stream_.call_bytes() <= options_.spin_call_bytes_max;
-    stream_.Wait(transfer.is_done, *this, may_spin, deadline);
+    const size_t call_bytes = stream_.call_bytes();
+    const size_t bytes = call_bytes != SIZE_MAX ? call_bytes : transfer.bytes;
+    stream_.Wait(transfer.is_done, *this, bytes <= options_.spin_bytes_max, deadline);
     MutexLock waits(waits_mutex_);
     std::erase(waits_, &transfer);
   }

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "base/home_core.h"
 #include "base/spin_times.h"
 #include "transport/tcp/frame.h"
 
@@ -67,14 +66,10 @@ struct TcpOptions {
   int connections_without_progress_max = 8;  // in a row, before the peer is lost
   // How long waits look for data before they sleep.
   SpinTimes spin;
-  // Larger messages of larger calls are waited for asleep.  Ranks that share a core work on them
-  // for long: a wait that has given its core away would hear of its data late, where a sleeper is
-  // woken.
+  // Calls that move more are waited for asleep, and so are larger messages of calls whose size is
+  // not known.  Ranks that share a core work on them for long: a wait that has given its core away
+  // would hear of its data late, where a sleeper is woken.
   size_t spin_bytes_max = SIZE_MAX;
-  size_t spin_call_bytes_max = 0;
-
-  // Where threads that begin a call are sent.
-  HomeCore home_core;
 
   FrameTap tap;  // for tests; called with the link's send lock held
 };

@@ -85,8 +85,7 @@ class TcpTransport final : public Transport, public LinkBorrower {
         size_(context.size),
         streams_(context.streams),
         keeper_(context.keeper),
-        options_(options),
-        home_core_(options.home_core) {
+        options_(options) {
     if (keeper_ != nullptr) keeper_->Enter(*this);
   }
   ~TcpTransport() override;
@@ -102,7 +101,6 @@ class TcpTransport final : public Transport, public LinkBorrower {
   void SetWaiter(int stream, Waiter waiter, size_t call_bytes) override {
     if (stream < 0 || stream >= streams_) return;
     tcp_streams_[static_cast<size_t>(stream)]->SetWaiter(waiter, call_bytes);
-    if (home_core_.core() >= 0) home_core_.Return(std::chrono::steady_clock::now());
   }
   void Abort(Status why) override { links_->Abort(why); }
   void GiveBack() override;
@@ -120,7 +118,6 @@ class TcpTransport final : public Transport, public LinkBorrower {
   const int streams_;
   LinkKeeper* const keeper_;  // null: connections end with this
   const TcpOptions options_;
-  HomeCore home_core_;
   std::vector<std::unique_ptr<TcpStream>> tcp_streams_;  // by stream; fixed before the loop starts
   std::unique_ptr<TcpLinks> links_;
   std::unique_ptr<IoLoop> loop_;
