@@ -51,3 +51,13 @@ def test_remedies_for_a_slow_network_train(tmp_path):
 
     assert len(output) == 5
     assert all("ms a step, loss 0.0" in text for text in output.values())
+
+
+def test_three_solvers_solve(tmp_path):
+    output = output_of("solvers.md", tmp_path)
+
+    wanted = ["error below 1e-8: True", "heat 60.000000, between 0.", "centres within 0.1: True"]
+    assert len(output) == 3
+    assert all(text in printed for text, printed in zip(wanted, output.values(), strict=True)), (
+        output
+    )
