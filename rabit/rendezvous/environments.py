@@ -39,18 +39,25 @@ class JobMarks(NamedTuple):
 
 def read_marks(environ: Mapping[str, str]) -> JobMarks | None:
     """The marks of the innermost launcher, or None.  Raises InvalidArgument if they contradict."""
-    for reader in _READERS:
+    is_size_alone = bool(environ.get("RABIT_SIZE")) and not environ.get("RABIT_RANK")
+    # In an Indexed Job it counts the pods, in which torchrun may start several ranks each.
+    must_agree = is_size_alone and not environ.get("JOB_COMPLETION_INDEX")
+    for reader in _READERS[1:] if is_size_alone else _READERS:
         marks = reader(environ)
-        if marks is not None:
-            return marks
-    return None
+        if marks is None:
+            continue
+        if must_agree and str(marks.size) != environ["RABIT_SIZE"].strip():
+            raise InvalidArgument(
+                f"RABIT_SIZE is {environ['RABIT_SIZE']!r}, but {marks.launcher} has started {marks.size} ranks. "
+                "Unset RABIT_SIZE, or start as many ranks as it says."
+            )
+        return marks
+    return _rabitrun(environ) if is_size_alone else None
 
 
 def _rabitrun(environ: Mapping[str, str]) -> JobMarks | None:
     if not environ.get("RABIT_SIZE") and not environ.get("RABIT_RANK"):
         return None
-    if environ.get("JOB_COMPLETION_INDEX") and not environ.get("RABIT_RANK"):
-        return None  # The size of an Indexed Job, which Kubernetes does not tell its pods.
     return _Reader("rabitrun", environ).marks(
         rank="RABIT_RANK",
         size="RABIT_SIZE",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -68,7 +69,10 @@ def test_grid_engine(file):
 def test_skypilot():
     environ = {"SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2\n", "SKYPILOT_NUM_GPUS_PER_NODE": "4"}
     assert found(environ)[0] == {Host("10.0.0.1", 4), Host("10.0.0.2", 4)}
-    assert found({**environ, "SKYPILOT_NUM_GPUS_PER_NODE": "0"})[0] == {Host("10.0.0.1", 1), Host("10.0.0.2", 1)}
+    assert found({**environ, "SKYPILOT_NUM_GPUS_PER_NODE": "0"})[0] == {
+        Host("10.0.0.1", 1),
+        Host("10.0.0.2", 1),
+    }
 
 
 def test_without_a_cluster_there_is_nothing():
@@ -80,14 +84,19 @@ def test_two_that_agree_are_one(file):
 
 
 def test_two_that_disagree_are_an_error(file):
-    with pytest.raises(InvalidArgument, match=r"two sources disagree .*Slurm .*PBS .*node03:1.*Give -H"):
+    with pytest.raises(
+        InvalidArgument, match=r"two sources disagree .*Slurm .*PBS .*node03:1.*Give -H"
+    ):
         cluster_hosts({**SLURM, "PBS_NODEFILE": file("node03\n")})
 
 
 @pytest.mark.parametrize(
     ("environ", "text"),
     [
-        ({**SLURM, "SLURM_TASKS_PER_NODE": "4"}, "names 2 hosts, and SLURM_TASKS_PER_NODE='4' has 1"),
+        (
+            {**SLURM, "SLURM_TASKS_PER_NODE": "4"},
+            "names 2 hosts, and SLURM_TASKS_PER_NODE='4' has 1",
+        ),
         ({"LSB_MCPU_HOSTS": "node01 4 node02"}, "expected 'host slots host slots'"),
         ({"PE_HOSTFILE": "/nowhere/file"}, "/nowhere/file .*cannot be read"),
     ],
@@ -148,3 +157,21 @@ def test_a_pod_of_an_indexed_job_is_a_rank():
 
     assert marks is not None
     assert marks == ("Kubernetes", 2, 4, 0, 1, 2, 4, "train", "")
+
+
+@pytest.mark.parametrize("launcher", RANKS)
+def test_a_size_set_by_hand_must_be_that_of_the_launcher(launcher):
+    size = read_marks(RANKS[launcher]).size
+
+    assert read_marks({**RANKS[launcher], "RABIT_SIZE": str(size)}) == read_marks(RANKS[launcher])
+    with pytest.raises(
+        InvalidArgument,
+        match=f"RABIT_SIZE is '9', but {re.escape(launcher)} has started {size} ranks",
+    ):
+        read_marks({**RANKS[launcher], "RABIT_SIZE": "9"})
+
+
+def test_in_a_pod_the_size_counts_pods_and_torchrun_may_start_more_ranks():
+    environ = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+
+    assert read_marks({**environ, "JOB_COMPLETION_INDEX": "2", "RABIT_SIZE": "4"}).size == 8
