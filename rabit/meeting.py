@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from rabit.config.config import SECRET_VALUE, adopt_environment, process_environment
 from rabit.diagnostics.ending import REPORT_FD, REPORT_STORE, stop_watching, tell_error
@@ -19,6 +19,7 @@ from rabit.launch.report import Failure, choose_culprit, exit_status, explain
 from rabit.launch.roster import Roster
 from rabit.launch.run import RunFailed
 from rabit.launch.secret import make_secret, write_secret_file
+from rabit.launch.sent_code import pickled, unpickled
 from rabit.launch.store import serve_store
 from rabit.launch.torch_environ import master_environ, place_environ
 from rabit.rendezvous.addresses import loopback_address
@@ -133,7 +134,8 @@ class Meeting:
 
         The call becomes the rank with `rabit.init()`, calls `function`, and ends with `rabit.shutdown()`, so that a
         worker of a pool can serve other ranks later.  An error of `function` is reported to this meeting and raised.
-        It can be pickled if `function` can.
+        It can be pickled if cloudpickle takes `function`.  A process that cannot load it, such as a worker without its
+        module, reports that as the error of the rank.
         """
         return RankCall(self.environment(rank), function)
 
@@ -204,16 +206,23 @@ class RankCall(Generic[P, T]):
 
     def __init__(self, environ: Mapping[str, str], function: Callable[P, T]) -> None:
         self._environ = dict(environ)
-        self._function = function
+        self._name = repr(function)
+        self._function: Callable[P, T] | None = function
+        self._pickled = b""
 
     def __repr__(self) -> str:  # Pools show it, and the environment may hold the secret.
-        return f"RankCall(rank {self._environ['RABIT_RANK']}, {self._function!r})"
+        return f"RankCall(rank {self._environ['RABIT_RANK']}, {self._name})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The function goes as bytes: Dask loses a worker that cannot load what it receives, and waits forever."""
+        return {**self.__dict__, "_function": None, "_pickled": self._pickled or pickled(self._function)}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         adopt_environment(self._environ)
         with as_one_rank():
             init()
-            return self._function(*args, **kwargs)
+            function = self._function or unpickled(self._pickled)
+            return cast("T", function(*args, **kwargs))
 
 
 @contextlib.contextmanager

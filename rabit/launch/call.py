@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import linecache
 import os
-import pickle
 import sys
 from typing import Any
 
 from rabit.errors import InvalidArgument
+from rabit.launch.sent_code import unpickled
 
 __all__ = ["main"]
 
@@ -21,10 +20,7 @@ def main() -> int:
         data += piece
     os.close(payload)
     os.set_inheritable(result, False)
-    call, sources = pickle.loads(data)
-    for file, lines in sources.items():
-        linecache.cache[file] = (len("".join(lines)), None, lines, file)  # no time: it is never looked for
-    func, args, kwargs = pickle.loads(call)
+    func, args, kwargs = unpickled(data)
     value = func(*args, **kwargs)
     with os.fdopen(result, "wb") as file:
         file.write(_pickled(value))

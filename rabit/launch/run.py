@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import linecache
 import operator
 import os
 import pickle
@@ -11,7 +9,6 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import CodeType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rabit.config.config import process_environment
@@ -180,29 +177,10 @@ def _python_path() -> str:
 
 
 def _pickled(call: Any) -> bytes:
-    """The call, and the lines of its code that a rank cannot read, such as the cells of a notebook."""
-    import cloudpickle
+    from rabit.launch.sent_code import pickled
 
-    sources: dict[str, list[str]] = {}
-
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        """Keeps the file of each function, for the tracebacks of ranks: cloudpickle puts a constant there."""
-
-        def reducer_override(self, value: Any) -> Any:
-            if not isinstance(value, CodeType):
-                return super().reducer_override(value)
-            file = value.co_filename
-            if not Path(file).exists():
-                sources[file] = linecache.getlines(file)
-            make, fields = self.dispatch_table[CodeType](value)
-            return make, tuple(
-                file if isinstance(field, str) and field == "<dynamic-code>" else field for field in fields
-            )
-
-    written = io.BytesIO()
     try:
-        Pickler(written).dump(call)
-        return pickle.dumps((written.getvalue(), sources))
+        return pickled(call)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise InvalidArgument(
             f"run() cannot send the function to other processes: {error}. Open files, locks, "

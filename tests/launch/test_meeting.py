@@ -6,14 +6,19 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import types
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+import cloudpickle
 import numpy as np
 import pytest
 
 import rabit
 from rabit.errors import InvalidArgument
+
+# Workers of other processes have not this folder in their path.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 SIZE = 3
 FAILURES = ("raises", "is killed", "ends early")
@@ -211,6 +216,18 @@ def test_a_worker_serves_a_second_meeting():
             with rabit.Meeting(size) as meeting:
                 calls = [meeting.as_rank(rank, rabit.size) for rank in range(size)]
                 assert [future.result(60) for future in [pool.submit(call) for call in calls]] == [size] * size
+
+
+@pytest.mark.parametrize("engine", ["dask", "submitit"])
+def test_a_function_that_the_workers_cannot_load_is_the_cause_in(engine, tmp_path, monkeypatch):
+    """Dask alone lets such a task wait forever."""
+    module = types.ModuleType("known_here_alone")
+    exec("def train(failure): return 3.0", module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(globals(), "train", module.train)
+
+    with pytest.raises(rabit.RunFailed, match="raised ModuleNotFoundError: No module named 'known_here_alone'"):
+        run(engine, "", tmp_path)
 
 
 def test_the_program_of_the_guide_runs(tmp_path):
