@@ -200,7 +200,7 @@ else:
     _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 
     # Each serves another library, which loads with the first call.
-    _INTEGRATIONS = ("jax", "lightgbm", "ray", "xgboost")
+    _INTEGRATIONS = ("jax", "keras", "lightgbm", "ray", "xgboost")
 
     def __getattr__(name: str) -> _typing.Any:
         if name in _INTEGRATIONS:
@@ -300,6 +300,7 @@ __all__ = [
     "is_initialized",
     "jax",
     "join",
+    "keras",
     "lightgbm",
     "local_rank",
     "local_size",

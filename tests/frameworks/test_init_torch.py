@@ -134,3 +134,32 @@ def test_lightnings_trainer_knows_the_launcher_and_the_strategy_by_name(tmp_path
     done = run(tmp_path, TRAINER)
 
     assert done.stdout.count("said 2 rabit") == 2, done.stdout + done.stderr
+
+
+HUGGING_FACE = """
+import torch, torch.distributed as dist
+from transformers import Trainer, TrainingArguments
+
+class Line(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 1)
+    def forward(self, x, labels):
+        output = self.linear(x).squeeze(-1)
+        return {"loss": (output - labels).square().mean(), "logits": output}
+
+data = [{"x": row, "labels": row.sum()} for row in torch.randn(32, 4)]
+arguments = TrainingArguments(output_dir="out", use_cpu=True, per_device_train_batch_size=8, num_train_epochs=1,
+                              report_to=[], save_strategy="no", disable_tqdm=True)
+trainer = Trainer(model=Line(), args=arguments, train_dataset=data)
+trainer.train()
+print("said", arguments.world_size, dist.get_backend(), type(trainer.model_wrapped).__name__)
+"""
+
+
+def test_the_trainer_of_hugging_face_without_a_change(tmp_path):
+    pytest.importorskip("transformers")
+
+    done = run(tmp_path, HUGGING_FACE, "--init-torch")
+
+    assert done.stdout.count("said 2 rabit DistributedDataParallel") == 2, done.stdout + done.stderr

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -54,10 +56,16 @@ def test_a_library_trains_on_the_backend_rabit(rank_server, tmp_path, name, pack
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("lightgbm", "2 ranks, error 0.0"), ("jax", "2 ranks, loss 0.0")]
+    ("name", "said"),
+    [
+        ("lightgbm", "2 ranks, error 0.0"),
+        ("jax", "2 ranks, loss 0.0"),
+        ("keras", "2 ranks, loss 0.0"),
+    ],
 )
 def test_a_guide_of_another_library_runs(rank_server, tmp_path, name, said):
-    pytest.importorskip(name)
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed")
     program = f"with_{name}.py"
     (tmp_path / program).write_text(programs(f"{name}.md")[program])
 
@@ -80,3 +88,19 @@ def test_a_metric_is_averaged_over_samples(rank_server, tmp_path):
     (tmp_path / "metrics.py").write_text(programs("day_one.md")["metrics.py"])
 
     assert "accuracy 0.6190 over 21 samples" in run(rank_server, tmp_path, "metrics.py")
+
+
+def test_ranks_of_sparks_tasks_train(tmp_path):
+    """Not in requirements-recipes.txt: pyspark is 400 MB, and wants Java."""
+    pytest.importorskip("pyspark")
+    if shutil.which("java") is None:
+        pytest.skip("there is no Java")
+    (tmp_path / "with_spark.py").write_text(programs("recipes.md")["with_spark.py"])
+
+    done = subprocess.run(
+        [sys.executable, "with_spark.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+    )  # fmt: skip
+
+    assert "2 ranks, loss 0.0" in done.stdout, done.stdout + done.stderr
