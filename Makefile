@@ -145,6 +145,9 @@ campaign-doctor: packages ## jobs with one fault each, and whether the doctor na
 campaign-records: packages ## a thousand processes killed at random moments, whose records are read; the doctor's fixes applied as printed (root)
 	$(BIN)/python tests/faults/record_kills.py
 	$(BIN)/python tests/faults/doctor_fixes.py
+campaign-engines: ONLY ?=
+campaign-engines: packages ## twelve engines that start ranks, and six things that happen to a job of each: ONLY=Slurm
+	$(BIN)/python tests/faults/engine_matrix.py --only "$(ONLY)"
 
 campaign-strategies: RUNS ?= 20
 campaign-strategies: SEED ?= 0

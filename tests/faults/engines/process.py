@@ -24,8 +24,8 @@ LIMIT_S = 120.0
 _LOGS = {
     "start": r"first sum of rank 3: 4",
     "wrong count": r"RABIT_SIZE is '5', but .* has started 4 ranks",
-    "rank dies": r"rank 1 .*(was killed by SIGKILL|is lost)",
-    "host dies": r"rank [23] .*is lost",
+    "rank dies": r"rank 1 .*(was killed by SIGKILL|(is|was) lost)",
+    "host dies": r"rank [23] .*(is|was) lost",
     "stop signal": r"rank 3 stops",
     "second init": r"second sum of rank 3: 4",
 }
@@ -200,6 +200,8 @@ def parent(pid: int) -> int:
 
 
 def kill(pids: Sequence[int]) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    """All at once: stopped before the first is gone, so that none acts on the end of another."""
+    for signum in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signum)
