@@ -145,6 +145,7 @@ campaign-doctor: packages ## jobs with one fault each, and whether the doctor na
 campaign-records: packages ## a thousand processes killed at random moments, whose records are read; the doctor's fixes applied as printed (root)
 	$(BIN)/python tests/faults/record_kills.py
 	$(BIN)/python tests/faults/doctor_fixes.py
+
 campaign-engines: ONLY ?=
 campaign-engines: packages ## twelve engines that start ranks, and six things that happen to a job of each: ONLY=Slurm
 	$(BIN)/python tests/faults/engine_matrix.py --only "$(ONLY)"
@@ -179,7 +180,7 @@ campaign-mixing: packages ready-mpich ## random operations of four backends in a
 	MPICH_PYTHON=$(abspath $(MPICHVENV))/bin/python MIXING_OPERATIONS=$(OPERATIONS) MIXING_SEEDS=$(SEEDS) \
 	  $(BIN)/pytest tests/mpi/test_mixing.py -k "another_order and ranks" --durations=0 -v
 
-campaign: campaign-checkpoints campaign-elastic campaign-schedules campaign-servers campaign-stops campaign-alarms campaign-causes campaign-doctor campaign-strategies campaign-links campaign-altered campaign-cost flips ## all of them
+campaign: campaign-checkpoints campaign-elastic campaign-schedules campaign-servers campaign-stops campaign-alarms campaign-causes campaign-doctor campaign-engines campaign-strategies campaign-links campaign-altered campaign-cost flips ## all of them
 
 mutants: ONLY ?=
 mutants: packages ## put some fifty bugs into the sources, one at a time, and see whether the tests find them: ONLY=TEXT
