@@ -10,6 +10,7 @@ from importlib import import_module as _import_module
 if _typing.TYPE_CHECKING:
     import rabit.elastic as elastic
     import rabit.integrations.jax as jax
+    import rabit.integrations.keras as keras
     import rabit.integrations.lightgbm as lightgbm
     import rabit.integrations.ray as ray
     import rabit.integrations.xgboost as xgboost
