@@ -88,7 +88,7 @@ std::vector<Row> WorkRows() {
        "a blocking call of at most so many bytes may go with its announcement; 0: none"},
       {"spin_us", &Options::spin_us, -1, 1'000'000, "",
        "microseconds that a waiter spins before it sleeps; -1: by cores and ranks"},
-      {"pinned_bytes", &Options::pinned_bytes, 1 << 24, kMaxBytes, "",
+      {"pinned_bytes", &Options::pinned_bytes, 16'777'216, kMaxBytes, "",
        "of the host's memory, pinned for the copies of tensors on devices, at most"},
       {"queue_capacity", &Options::queue_capacity, 1, int64_t{1} << 28, "", "requests in flight"},
       {"backend", &Options::backend, 0, 0, "",
