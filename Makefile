@@ -2,6 +2,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 BUILD ?= build
+# WHEEL=path, or the name of a release: its tests run from that wheel, in folders of their own, and nothing is compiled.
+ifneq ($(WHEEL),)
+VENV := .venv-given
+BUILD := build/given
+endif
 BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 CMAKE := $(BIN)/cmake
@@ -45,11 +50,20 @@ $(VENV)/.torch: | $(VENV)/.build-tools
 	@touch $@
 
 # Without build isolation the wheel is built in a folder that stays, and the tests share its objects.
+ifneq ($(WHEEL),)
+$(BUILD)/.wheel: $(wildcard $(WHEEL)) | $(BIN)/python
+	rm -rf $(BUILD)/wheel
+	mkdir -p $(BUILD)/wheel
+	if [ -f "$(WHEEL)" ]; then cp "$(WHEEL)" $(BUILD)/wheel; \
+	  else $(BIN)/pip download --quiet --no-deps --only-binary :all: -d $(BUILD)/wheel "$(WHEEL)"; fi
+	@touch $@
+else
 $(BUILD)/.wheel: $(PACKAGE) | $(VENV)/.build-tools
 	@echo "building mariza-rabit"
 	rm -rf $(BUILD)/wheel
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pip wheel --quiet --no-deps --no-build-isolation -w $(BUILD)/wheel .
 	@touch $@
+endif
 
 # The version stays the same from change to change, so pip has to be told to install it again.
 $(VENV)/.package: $(BUILD)/.wheel
@@ -70,8 +84,8 @@ demo: ## train a CNN on real digits with 2 ranks
 	@$(MAKE) --no-print-directory -j2 $(VENV)/.torch $(VENV)/.package
 	$(BIN)/rabitrun -np 2 $(BIN)/python examples/torch_digits.py
 
-test: ## every area in its short form, in some minutes
-	@$(PYTHON) tests/stages.py short
+test: ## every area in its short form, in some minutes; WHEEL=path: of that wheel, without a compiler
+	@$(PYTHON) tests/stages.py short $(WHEEL:%=WHEEL=%)
 
 test-full: ## what make test leaves out: slow tests, sanitizers, MXNet, MPICH, fuzzing, the pages
 	@$(PYTHON) tests/stages.py full
@@ -370,4 +384,4 @@ docs: $(VENV)/.torch $(VENV)/.package ## HTML pages in docs/_build
 	$(BIN)/sphinx-build -W -q docs docs/_build
 
 clean: ## remove the builds and the virtual environment
-	rm -rf $(BUILD) $(VENV) $(MXVENV) $(MPICHVENV) $(WHEELVENV) dist docs/_build
+	rm -rf $(BUILD) $(VENV) $(MXVENV) $(MPICHVENV) $(WHEELVENV) .venv-given dist docs/_build

@@ -1,7 +1,9 @@
 """Runs the parts of `make test` or `make test-full`, saying how far it is and how long it takes.
 
-    python tests/stages.py short|full
+    python tests/stages.py short [WHEEL=path]
+    python tests/stages.py full
 
+With a wheel nothing is compiled: what builds or tests native code is left out.
 Each part is a target of the Makefile. One lane runs the Python tests, one part after the other, and shows what
 they print. They mostly wait, so other lanes build and test the native code beside them and give way to them;
 what their parts print is shown if they fail. A part that fails stops only those that need what it makes, and the
@@ -83,7 +85,9 @@ FULL = Stages(
         ],
         [
             Part("test-thread", "native tests under TSan", 350, needs=("build-thread",)),
-            Part("test-address", "native tests under ASan and UBSan", 240, needs=("build-address",)),
+            Part(
+                "test-address", "native tests under ASan and UBSan", 240, needs=("build-address",)
+            ),
         ],
     ],
 )
@@ -93,8 +97,17 @@ def minutes(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
+GIVEN: list[str] = []  # what make gets besides
+
+
 def command(part: Part) -> list[str]:
-    return [os.environ.get("MAKE", "make"), "--no-print-directory", *part.flags, part.target]
+    return [
+        os.environ.get("MAKE", "make"),
+        "--no-print-directory",
+        *part.flags,
+        *GIVEN,
+        part.target,
+    ]
 
 
 def say(text: str) -> None:
@@ -168,7 +181,9 @@ class Beside:
         self._begun: list[subprocess.Popen[bytes]] = []
         self._stopped = False
         self._is_alone = threading.Event()  # the shown parts have ended
-        self._threads = [threading.Thread(target=self._run, args=(lane,), daemon=True) for lane in lanes]
+        self._threads = [
+            threading.Thread(target=self._run, args=(lane,), daemon=True) for lane in lanes
+        ]
 
     def start(self) -> None:
         for thread in self._threads:
@@ -240,7 +255,9 @@ class Beside:
             end(running)
             return f"has not ended after {minutes(limit(part))}"
 
-    def _begin(self, part: Part, printed: IO[bytes], gives_way: bool) -> subprocess.Popen[bytes] | None:
+    def _begin(
+        self, part: Part, printed: IO[bytes], gives_way: bool
+    ) -> subprocess.Popen[bytes] | None:
         with self._lock:
             if self._stopped:
                 return None
@@ -305,10 +322,15 @@ def run_shown(parts: list[Part], beside: Beside, results: Results) -> None:
 
 
 def main() -> int:
-    if len(sys.argv) != 2 or sys.argv[1] not in ("short", "full"):
+    kind, *given = sys.argv[1:] or [""]
+    has_wheel = [word.startswith("WHEEL=") for word in given]
+    if kind not in ("short", "full") or not all(has_wheel) or (given and kind == "full"):
         print(__doc__, file=sys.stderr)
         return 2
-    stages = SHORT if sys.argv[1] == "short" else FULL
+    GIVEN[:] = given
+    stages = SHORT if kind == "short" else FULL
+    if given:
+        stages = stages._replace(beside=[])
     start = time.monotonic()
     parts = [*stages.shown, *(part for lane in stages.beside for part in lane)]
     results = Results(parts)

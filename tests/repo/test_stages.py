@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -30,12 +31,16 @@ def run(tmp_path):
     (tmp_path / "make").chmod(0o755)
 
     def run(
-        kind: str, fails: str = "none", hangs: str = "none", stages: Path = STAGES
+        kind: str,
+        fails: str = "none",
+        hangs: str = "none",
+        stages: Path = STAGES,
+        given: Sequence[str] = (),
     ) -> tuple[subprocess.CompletedProcess[str], list[str]]:
         notes = tmp_path / "notes"
         notes.write_text("")
         done = subprocess.run(
-            [sys.executable, str(stages), kind],
+            [sys.executable, str(stages), kind, *given],
             capture_output=True,
             text=True,
             timeout=60,
@@ -51,6 +56,26 @@ def run(tmp_path):
         return done, notes.read_text().split()
 
     return run
+
+
+def test_with_a_wheel_nothing_is_compiled(run, tmp_path):
+    wheel = tmp_path / "mariza_rabit-0.1.0-py3-none-any.whl"
+    wheel.touch()
+
+    done, notes = run("short", given=[f"WHEEL={wheel}"])
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "test-python-short" in notes
+    assert not {"build-native", "test-native"} & set(notes)
+    planned = subprocess.run(
+        ["make", "-n", "packages", f"WHEEL={wheel}"],
+        cwd=STAGES.parents[1],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert f'cp "{wheel}"' in planned
+    assert not re.search(r"pip wheel|cmake -S|ninja -C", planned)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +138,9 @@ def test_a_test_that_fails_lets_the_others_run_and_is_named_at_the_end(run):
     assert "`make check` runs it alone" in done.stdout
     assert {"test-python-short", "build-native", "test-native"} <= set(targets)
     last = done.stdout.splitlines()[-1]
-    assert last == "== 1 of 5 parts failed: lint, types and the rules of the repository (make check)"
+    assert (
+        last == "== 1 of 5 parts failed: lint, types and the rules of the repository (make check)"
+    )
 
 
 def test_a_build_that_gave_way_goes_on_with_the_machine_for_itself(run, tmp_path):
@@ -143,7 +170,11 @@ def test_nothing_else_runs_without_the_packages(run):
 @pytest.mark.parametrize("hangs", ["test-native", "check"])
 def test_a_part_that_hangs_is_shown_and_fails_the_run(run, tmp_path, hangs):
     quick = tmp_path / "stages.py"
-    quick.write_text(STAGES.read_text().replace("TIMES_MAX, SECONDS_MIN = 5, 900", "TIMES_MAX, SECONDS_MIN = 0, 3"))
+    quick.write_text(
+        STAGES.read_text().replace(
+            "TIMES_MAX, SECONDS_MIN = 5, 900", "TIMES_MAX, SECONDS_MIN = 0, 3"
+        )
+    )
 
     done, _ = run("short", hangs=hangs, stages=quick)
 
