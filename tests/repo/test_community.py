@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 from rabit.config.config import Config
 from rabit.config.older import TWINS
@@ -32,6 +39,29 @@ def test_a_file_of_trust_is_there_with_links_that_lead_somewhere(name):
     ]
 
     assert dead == []
+
+
+def test_the_recipe_and_the_citation_name_this_version_and_what_the_package_needs():
+    yaml = pytest.importorskip("yaml")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    recipe = yaml.safe_load((ROOT / "docs" / "deploy" / "conda" / "recipe.yaml").read_text())
+    needed = {requirement.partition(";")[0].strip() for requirement in project["dependencies"]}
+
+    assert recipe["context"]["version"] == __version__
+    assert {line.replace(" ", "") for line in recipe["requirements"]["run"]} == needed | {
+        f"python{project['requires-python']}"
+    }
+    assert yaml.safe_load((GITHUB / "CITATION.cff").read_text())["version"] == __version__
+
+
+def test_hooks_and_the_dev_container_name_what_is_there():
+    yaml = pytest.importorskip("yaml")
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+
+    assert [repository["repo"] for repository in hooks] == ["local"], "hooks run without the network of others"
+    assert (ROOT / ".devcontainer" / container["build"]["dockerfile"]).is_file()
+    assert re.search(rf"^{container['postCreateCommand'].removeprefix('make ')}:", (ROOT / "Makefile").read_text(), re.M)
 
 
 @pytest.mark.parametrize("path", sorted(GITHUB.rglob("*.yml")), ids=lambda path: path.name)
