@@ -1,0 +1,91 @@
+"""The largest model that the ranks of a host train within a limit of memory, in each stage: one step of it."""
+
+from __future__ import annotations
+
+import math
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+from harness import case, on_ranks, table, words
+from sharding import STAGES, resident
+
+DISK = "-disk"  # of a mode whose state is on disk
+# Bytes per parameter of all ranks together, AdamW in float32; N: of ranks.
+PER_PARAMETER = {
+    "none": lambda n: 16 * n,
+    "stage1": lambda n: 8 * n + 8,
+    "stage2": lambda n: 4 * n + 12,
+    "stage3": lambda n: 16,
+    "stage3-disk": lambda n: 8,
+}
+
+
+@case(ranks=4, gibibytes=4.5, modes=words(",".join(PER_PARAMETER)), width=2048, more=1.1, files="")
+def sharding_largest(o: Any) -> None:
+    """The parameters that the formula allows in so many GiB of a host, a step of them, and the ranks' peak memory.
+
+    Models of stage 3 are built on the meta device; `more` times their size is to be refused before anything is
+    allocated. files: a folder on the disk for state; empty: the current one.
+    """
+    o.files = o.files or str(Path.cwd() / "sharding_largest.tmp")
+    rows = []
+    for mode in o.modes:
+        o.mode = mode
+        found = on_ranks(largest_rank, o, o.ranks)
+        rows.append(
+            [mode, f"{found[0]['count'] / 1e6:.0f} M", f"{sum(rank['peak'] for rank in found) / 2**30:.2f} GiB",
+             f"{max(rank['seconds'] for rank in found):.0f} s", found[0]["refused"]]
+        )  # fmt: skip
+    print(f"{o.ranks} ranks, {o.gibibytes} GiB, AdamW in float32, layers of {o.width} x {o.width}")
+    table(["", "parameters", "peak of all ranks, above the start", "start and step", f"{o.more} times as many"], rows)
+
+
+def largest_rank(o: Any) -> dict[str, Any]:
+    import torch
+
+    import rabit.sharding.room
+    import rabit_torch
+    from rabit import ResourceExhausted
+
+    limit = int(o.gibibytes * 2**30)
+    rabit.sharding.room.free_bytes = lambda: limit
+    torch.set_num_threads(1)
+    rabit_torch.init()
+    stage = STAGES[o.mode.removesuffix(DISK)]
+    layer = o.width**2
+    # A window of two units, and three of gradients on their way.
+    room = limit - (5 * o.ranks * 4 * layer if stage == "parameters" else 0)
+    layers = room // (PER_PARAMETER[o.mode](o.ranks) * layer)
+    refused = ""
+    if stage == "parameters":
+        try:
+            wrapped(o, stage, math.ceil(layers * o.more))
+            refused = "was not refused"
+        except ResourceExhausted as error:
+            refused = str(error).split(": ", 1)[1].split(". ")[0]
+    base, began = resident(), time.perf_counter()
+    model, optimizer = wrapped(o, stage, layers)
+    model(torch.ones(1, o.width)).sum().backward()
+    optimizer.step()
+    seconds = time.perf_counter() - began
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base
+    rabit_torch.shutdown()
+    return {"count": layers * layer, "peak": peak, "seconds": seconds, "refused": refused}
+
+
+def wrapped(o: Any, stage: str | None, layers: int) -> tuple[Any, Any]:
+    import torch
+
+    import rabit_torch
+
+    with torch.device("meta" if stage == "parameters" else "cpu"):
+        model = torch.nn.Sequential(*(torch.nn.Linear(o.width, o.width, bias=False) for _ in range(layers)))
+    options: dict[str, Any] = {"model": model} if stage == "parameters" else {}
+    if o.mode.endswith(DISK):
+        options["offload"] = f"disk:{o.files}"
+    optimizer = rabit_torch.DistributedOptimizer(
+        torch.optim.AdamW(model.parameters(), fused=True), model.named_parameters(), shard=stage, **options
+    )
+    return model, optimizer
