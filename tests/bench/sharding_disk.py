@@ -10,14 +10,13 @@ from typing import Any
 from harness import case, median, on_ranks, table
 
 
-@case(ranks=2, millions=64, folder_of_files="", rounds=5)
+@case(ranks=2, millions=64, files="", rounds=5)
 def sharding_disk(o: Any) -> None:
     """AdamW in float32 with shard="optimizer": bytes per second that a step reads and writes.
 
     millions: of parameters. The disk's rate: the same files, read and written at once by two threads of each rank
-    without anything else, in turns with the steps. folder_of_files: on the disk to measure; empty: the current one.
+    without anything else, in turns with the steps. files: a folder on the disk to measure; empty: that of the run.
     """
-    o.files = o.folder_of_files or str(Path.cwd() / "sharding_disk.tmp")
     found = on_ranks(disk_rank, o, o.ranks)
     rows = []
     for name in ("disk alone", "update in memory", "step"):
@@ -45,7 +44,7 @@ def disk_rank(o: Any) -> dict[str, Any]:
     count = o.millions * 1_000_000 // 16
     model = torch.nn.ParameterList(torch.zeros(count) for _ in range(16))
     kept = torch.nn.ParameterList(torch.zeros(count // o.ranks) for _ in range(16))
-    folder = Path(o.files)
+    folder = Path(o.files or o.folder / "state")
     optimizer = rabit_torch.DistributedOptimizer(
         torch.optim.AdamW(model.parameters(), fused=True),
         model.named_parameters(),

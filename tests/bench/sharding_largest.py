@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import resource
 import time
-from pathlib import Path
 from typing import Any
 
 from harness import case, on_ranks, table, words
@@ -27,9 +26,8 @@ def sharding_largest(o: Any) -> None:
     """The parameters that the formula allows in so many GiB of a host, a step of them, and the ranks' peak memory.
 
     Models of stage 3 are built on the meta device; `more` times their size is to be refused before anything is
-    allocated. files: a folder on the disk for state; empty: the current one.
+    allocated. files: a folder on the disk for state; empty: that of the run.
     """
-    o.files = o.files or str(Path.cwd() / "sharding_largest.tmp")
     rows = []
     for mode in o.modes:
         o.mode = mode
@@ -84,7 +82,7 @@ def wrapped(o: Any, stage: str | None, layers: int) -> tuple[Any, Any]:
         model = torch.nn.Sequential(*(torch.nn.Linear(o.width, o.width, bias=False) for _ in range(layers)))
     options: dict[str, Any] = {"model": model} if stage == "parameters" else {}
     if o.mode.endswith(DISK):
-        options["offload"] = f"disk:{o.files}"
+        options["offload"] = f"disk:{o.files or o.folder / 'state'}"
     optimizer = rabit_torch.DistributedOptimizer(
         torch.optim.AdamW(model.parameters(), fused=True), model.named_parameters(), shard=stage, **options
     )
