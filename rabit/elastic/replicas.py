@@ -146,6 +146,20 @@ class Replicas:
         found = self._send(wanted, "rabit.elastic.part")
         return pickle.loads(found[keeper_of[rank()]]) if rank() in keeper_of else None
 
+    def left_over(self, commit: int, ranks: Sequence[Standing]) -> list[Any]:
+        """Parts in this commit of lost ranks that nobody has replaced, where this rank is the first to have a copy.
+
+        Call after `hand_over`.
+        """
+        seats = {peer.seat for peer in ranks}
+        found = []
+        for at, seat in sorted(self.kept()):
+            if at == commit and seat not in seats:
+                holders = [n for n, other in enumerate(ranks) if (commit, seat) in other.kept]
+                if holders[:1] == [rank()]:
+                    found.append(pickle.loads(self._part(commit, seat)))
+        return found
+
     def _part(self, commit: int, seat: int) -> bytes:
         return next(parts[seat] for at, parts in reversed(self._kept) if at == commit and seat in parts)
 

@@ -102,7 +102,11 @@ class State(abc.ABC):
         has_own = self.is_local and chosen > 0 and mine.commits >= 0
         self.broadcast(counts.index(chosen))
         if self.is_local:
-            self.take_own(has_own, self._taken_over(ranks, chosen))
+            taken = self._taken_over(ranks, chosen)
+            if self._has_replicas():
+                assert self._replicas is not None
+                self.take_left(self._replicas.left_over(chosen, ranks))
+            self.take_own(has_own, taken)
         self._commits = max(0, chosen)
         self.save()
         self._is_new = False
@@ -161,6 +165,9 @@ class State(abc.ABC):
         has_own: it has the commit that all continue from.  taken: what `own_part` gave on the rank for which this
         one has come; None: it has its own, or there is none, and it begins.
         """
+
+    def take_left(self, parts: Sequence[Any]) -> None:  # noqa: B027 (most have no use for them)
+        """Before `take_own`: what `own_part` gave on lost ranks that nobody has replaced, where it is kept here."""
 
     def reset(self) -> None:  # noqa: B027 (most states have nothing to adapt)
         """Adapts what depends on rank and size."""

@@ -14,7 +14,7 @@ from rabit.sharding.layout import Entry, Flat, FlatLayout, Interval, Move
 from rabit.sharding.levels import Levels, levels_of
 from rabit.sharding.memory import RankBytes, rank_bytes, unit_bytes, wire_bytes
 from rabit.sharding.norm import SquareSum
-from rabit.sharding.parts import joined
+from rabit.sharding.parts import assembled, joined
 from rabit.sharding.pulls import Pull, ServedParts
 from rabit.sharding.room import check_room
 from rabit.sharding.state import ShardedState
@@ -43,6 +43,7 @@ __all__ = [
     "SquareSum",
     "adamw",
     "annotate",
+    "assembled",
     "check_room",
     "complete",
     "joined",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -66,7 +66,8 @@ class TorchState(ObjectState):
         self._check_names(values)
         given = {"model": model, "optimizer": optimizer, **values}
         self._tensors = {name: each for name, each in given.items() if _holds_tensors(each)}
-        self.is_local = any(_has_strategy(tensor) for tensor in self._tensors.values())
+        self._left: list[Any] = []
+        self.is_local = any(_has_strategy(each) or _is_divided(each) for each in self._tensors.values())
         for name, each in self._tensors.items():
             setattr(self, name, each)
         self._is_made = False
@@ -90,11 +91,14 @@ class TorchState(ObjectState):
             tensor.strategy.uses_step for tensor in self._tensors.values() if _has_strategy(tensor)
         )
         own = {
-            name: saved if are_apart else _buffers(self._tensors[name], saved)
+            name: saved if are_apart or _is_divided(self._tensors[name]) else _buffers(self._tensors[name], saved)
             for name, saved in self._saved["tensors"].items()
         }
         methods = {name: each["local"] for name, each in self._saved["methods"].items()}
         return own, methods, super().own_part()
+
+    def take_left(self, parts: Sequence[Any]) -> None:
+        self._left = [own for own, _, _ in parts]
 
     def take_own(self, has_own: bool, taken: Any) -> None:
         """The strategies are new ones, of the new ranks, and continue from the commit."""
@@ -117,12 +121,21 @@ class TorchState(ObjectState):
                 change = Change(saved["ranks"], size(), is_new, has_new)
                 self._tensors[name]._rabit_load_strategy(copy.deepcopy(mine), change)
             for name, saved in own.items():
-                _load(self._tensors[name], saved)
+                if not _is_divided(self._tensors[name]):
+                    _load(self._tensors[name], saved)
+            for name, tensor in self._tensors.items():
+                if _is_divided(tensor):
+                    kept = [self._saved["tensors"][name]] if has_own else []
+                    kept += [part[name] for part in (own, *self._left) if name in part]
+                    tensor.rabit_take_commits(copy.deepcopy(kept))
+        self._left = []
         super().take_own(has_own, values)
 
     def restore(self) -> None:
         assert self._saved is not None
         for name, tensor in self._tensors.items():
+            if _is_divided(tensor):  # All ranks together: see `take_own`.
+                continue
             # An optimizer takes the tensors that it is given for its own.
             tensor.load_state_dict(copy.deepcopy(self._saved["tensors"][name]))
         super().restore()
@@ -131,6 +144,8 @@ class TorchState(ObjectState):
         for tensor in self._tensors.values():
             if isinstance(tensor, torch.nn.Module):
                 broadcast_parameters(tensor.state_dict(), root_rank)
+            elif _is_divided(tensor):
+                tensor.broadcast_options(root_rank)
             else:
                 broadcast_optimizer_state(tensor, root_rank)
         super().broadcast(root_rank)
@@ -152,6 +167,11 @@ def _load(value: Any, saved: dict[str, Any]) -> None:
 
 def _has_strategy(value: Any) -> bool:
     return getattr(value, "_rabit_fresh_strategy", None) is not None
+
+
+def _is_divided(value: Any) -> bool:
+    """Whether it is an optimizer of which each rank has a part: DistributedOptimizer(shard=...)."""
+    return hasattr(value, "rabit_take_commits")
 
 
 def _holds_tensors(value: Any) -> bool:

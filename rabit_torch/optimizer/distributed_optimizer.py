@@ -464,7 +464,6 @@ def _sharded(
             f"shard={stage!r} takes no {', '.join(sorted(refused))}: gradients are averaged into the parts of "
             "their owners. Leave it out, or train without shard"
         )
-    refuse_in_elastic_jobs("DistributedOptimizer", {"shard": True}, "Leave shard out")
     from rabit_torch.sharding.optimizer import shard_optimizer
 
     passes, process_set = given["backward_passes_per_step"], given["process_set"]
@@ -472,6 +471,14 @@ def _sharded(
     host_shared = given["host_shared"]
     if host_shared is None:
         host_shared = default_engine().config.host_shared
+    kept = {
+        "shard='parameters'": stage == "parameters",
+        "offload": offload is not None,
+        "shard_within": within is not None,
+        "host_shared": bool(host_shared),
+        "a process set": process_set is not global_process_set,
+    }
+    refuse_in_elastic_jobs("DistributedOptimizer", kept, "Use shard='optimizer' or 'gradients' alone")
     return shard_optimizer(
         optimizer, names, stage, passes, process_set, model, crosses, offload, within, bool(host_shared)
     )

@@ -52,6 +52,10 @@ class Backlog:
             except TimedOut:
                 return
 
+    def forget(self) -> None:
+        """What is on its way will not arrive."""
+        self._sent.clear()
+
 
 class Storage(ABC):
     """One flat: this rank's part of its values, and its gradients. One thread at a time.
@@ -69,29 +73,33 @@ class Storage(ABC):
         prefix: str,
         passes: int = 1,
     ) -> None:
-        self.prefix = prefix
         self.levels = levels
         self.flat = flat
-        self._name = f"{prefix}.{flat.name}"
-        self.layout = layout
         self._parameters = parameters
-        self.rank = levels.shards.rank()
-        self._rows: Interval = self.rows_of(self.rank)
         self._dtype = parameters[0].dtype
         self._shape = (flat.rows, layout.block)
         self.strides = [_dense_strides(parameter) for parameter in parameters]
-        places = {entry.name: place for place, entry in enumerate(flat.entries)}
-        self._begins = {
-            places[entry.name]: (begin, owned.length)
-            for entry, owned, begin in layout.slices_of(flat, self.rank)
-        }
         self.passes = passes
         self.backlog: Backlog | None = None
+        self.relay: Relay | None = None
+        self._divide(layout, prefix)
+
+    def _divide(self, layout: FlatLayout, prefix: str) -> None:
+        """This rank's part is that of `layout` from now on; nothing is on its way."""
+        self.prefix = prefix
+        self._name = f"{prefix}.{self.flat.name}"
+        self.layout = layout
+        self.rank = self.levels.shards.rank()
+        self._rows: Interval = self.rows_of(self.rank)
+        places = {entry.name: place for place, entry in enumerate(self.flat.entries)}
+        self._begins = {
+            places[entry.name]: (begin, owned.length)
+            for entry, owned, begin in layout.slices_of(self.flat, self.rank)
+        }
         self.part: torch.Tensor | None = None  # of the averaged gradient: rows of this rank
         self._kept: torch.Tensor | None = None  # memory of `part`
         self._gradients: torch.Tensor | None = None
-        self._arrived = [False] * len(parameters)
-        self.relay: Relay | None = None
+        self._arrived = [False] * len(self._parameters)
         self._handle: Any = None  # of the mean over parts
         self._relayed: Any = None  # and of that over copies
         self._sent = 0
@@ -259,6 +267,16 @@ class FlatStorage(Storage):
         self._values = self._allocated()
         self._take_values()
         self._gather: Any = None
+
+    def divide_again(self, prefix: str) -> None:
+        """The process set has other ranks: what was on its way is lost, and this rank owns other rows."""
+        layout = self.layout
+        self._gather = None
+        for parameter in self._parameters:
+            arrived(parameter)
+        if self.backlog is not None:
+            self.backlog.forget()
+        self._divide(FlatLayout(layout.entries, self.levels.shards.size(), layout.block), prefix)
 
     def own(self) -> torch.Tensor:
         return self._values[self._rows.start : self._rows.start + self._rows.length]

@@ -6,7 +6,7 @@ Source: Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 
 import rabit
 from rabit import InvalidArgument, ProcessSet
+from rabit.framework import follow_default_engine
 from rabit.sharding import Entry, FlatLayout, HostMemory, Levels, SquareSum, levels_of
 from rabit_torch.sharding.divided import DividedGradient, divided_gradient
 from rabit_torch.sharding.flats import Backlog, FlatStorage, Storage
@@ -150,6 +151,28 @@ class ShardedOptimizer:
             for gradient in gradients:
                 gradient.mul_(factor)
         return torch.tensor(norm)
+
+    def rabit_take_commits(self, commits: Sequence[Mapping[str, Any]]) -> None:
+        """Goes on from what the ranks of an elastic job have of one commit: `state_dict` here and on lost ranks.
+
+        Collective. Raises InvalidArgument if elements are on no rank.
+        """
+        self._rabit_state.gather_commit(commits, self._rabit_prefix)
+
+    def _rabit_start_over(self) -> None:
+        """The ranks of an elastic job have changed."""
+        self._rabit_prefix = rabit.default_engine().next_name("sharded")
+        for storage in self._rabit_storages:
+            assert isinstance(storage, FlatStorage)
+            storage.divide_again(self._rabit_prefix)
+        for place in self._rabit_places:
+            place.renew()
+            place.parameter.grad = None
+        for number, group in enumerate(self._rabit_inner.param_groups):
+            group["params"] = [place.slice for place in self._rabit_places if place.group == number]
+        self._rabit_inner.state.clear()
+        self._rabit_is_synchronized = False
+        rabit.default_engine().before_close(self._rabit_close)
 
     def _rabit_close(self) -> None:
         self.flush()
@@ -346,6 +369,8 @@ def shard_optimizer(
     for place in parts:
         _watch(result, place)
     rabit.default_engine().before_close(result._rabit_close)
+    if rabit.default_engine().config.min_np:
+        follow_default_engine(result._rabit_start_over)
     return result
 
 
@@ -421,7 +446,8 @@ def _places(
         parts.update((each, found) for each, found in divided.divided.items() if each in trained)
     rest = {each: name for each, name in trained.items() if each not in parts}
     layout = FlatLayout(_entries(optimizer, rest), levels.shards.size())
-    check_layouts(layout, levels.everyone, prefix)
+    if not rabit.default_engine().config.min_np:  # Else a rank may make its optimizer when others have theirs.
+        check_layouts(layout, levels.everyone, prefix)
     by_name = {name: each for each, name in rest.items()}
     where: dict[torch.Tensor, tuple[Storage, int]] = {}
     host = host_memory(layout, levels.shards, prefix) if host_shared else None

@@ -10,7 +10,7 @@ import torch
 import rabit
 from rabit import InvalidArgument
 from rabit.checkpoint import Part
-from rabit.sharding import Levels, joined
+from rabit.sharding import Levels, assembled, joined
 from rabit_torch.ops.operations import WAITED
 from rabit_torch.sharding.flats import flattened
 from rabit_torch.sharding.states import Place, States
@@ -63,6 +63,35 @@ class DividedState:
             found = {key: self._own(place, key, value) for key, value in given[place.name].items()}
             self._states.set(place, found)
 
+    def gather_commit(self, commits: Sequence[Mapping[str, Any]], prefix: str) -> None:
+        """Takes what the ranks have of one commit, of any number of ranks; collective.
+
+        commits: what `saved` gave on this rank, and on ranks whose copies are here; none on a rank that has just come.
+        """
+        self._prefix = prefix
+        have = rabit.allgather_object(bool(commits), f"{prefix}.commits", self._levels.everyone)
+        if not any(have):
+            return
+        own = {"state": {}, "param_groups": []} if not commits else commits[0]
+        shape = {
+            "param_groups": own["param_groups"],
+            "state": {
+                name: {key: _without_values(value) for key, value in values.items()}
+                for name, values in own["state"].items()
+            },
+        }
+        root = have.index(True)
+        described = rabit.broadcast_object(shape, root, f"{prefix}.commit", self._levels.everyone)
+        found: dict[str, dict[str, Any]] = {}
+        for place in self._places:
+            found[place.name] = {}
+            for key, value in described["state"].get(place.name, {}).items():
+                if isinstance(value, Part):
+                    parts = [commit["state"][place.name][key] for commit in commits]
+                    value = self._assembled(place, key, parts, value)
+                found[place.name][key] = value
+        self.load({"state": found, "param_groups": described["param_groups"]})
+
     def _state_of(self, place: Place) -> dict[str, Any]:
         return {
             key: self._levels.part(value.detach().cpu(), place.interval.start, place.parameter.numel())
@@ -87,6 +116,21 @@ class DividedState:
         own = flattened(value, place.strides)[start : start + length]
         return own.to(place.slice.device, copy=True)
 
+    def _assembled(
+        self, place: Place, key: str, parts: Sequence[Part], like: Part
+    ) -> torch.Tensor:
+        """As `_joined`, where a rank has several parts or none."""
+        elements: torch.Tensor = assembled(
+            WAITED,
+            f"{self._prefix}.commit.{place.name}.{key}",
+            f"{key!r} of {place.name!r}",
+            [(part.start, len(part.value)) for part in parts],
+            torch.cat([part.value for part in parts]) if parts else like.value,
+            like.length,
+            self._levels.everyone,
+        )
+        return elements.as_strided(place.parameter.shape, place.strides)
+
     def _joined(self, place: Place, key: str, part: Part) -> torch.Tensor:
         """A state tensor that lies on the ranks in parts, in the shape of its parameter."""
         label = f"{self._prefix}.join.{place.name}.{key}"
@@ -94,3 +138,7 @@ class DividedState:
             WAITED, label, f"{key!r} of {place.name!r}", part, self._levels.everyone
         )
         return elements.as_strided(place.parameter.shape, place.strides)
+
+
+def _without_values(value: Any) -> Any:
+    return Part(value.value[:0].clone(), 0, value.length) if isinstance(value, Part) else value

@@ -29,9 +29,13 @@ class Place:
         self.group = group  # of the optimizer
         self.storage = storage
         self.place = place
-        own = storage.elements(place)
         # In 16 bits, small updates vanish: the optimizer has a copy in 32, which is rounded after each update.
-        self.has_master = own.dtype in (torch.bfloat16, torch.float16)
+        self.has_master = parameter.dtype in (torch.bfloat16, torch.float16)
+        self.renew()
+
+    def renew(self) -> None:
+        """Takes the slice that the storage has now."""
+        own = self.storage.elements(self.place)
         self.slice = torch.nn.Parameter(own.float() if self.has_master else own)
         self.passes = 0  # of the backward pass in this step
         self.is_used = False

@@ -1,0 +1,114 @@
+"""Divided optimizers in elastic jobs: a lost rank is a lost part, which a copy on another host replaces."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.timeout(300)
+SCRIPT = Path(__file__).parent / "scripts" / "elastic_shards.py"
+PHASES = ["backward", "scattered", "updated", "stepped", "saved", "replicated"]
+HOSTS = "localhost slots=2\n127.0.0.2 slots=2\n"
+
+
+@pytest.fixture
+def train(rank_server, tmp_path):
+    """train(flags, plan): what the ranks have come to, and the ranks of each step."""
+
+    def run(*flags, **plan):
+        (tmp_path / "hosts").write_text(HOSTS)
+        command = [
+            *(sys.executable, "-m", "rabit.launch", "-np", "4", *flags),
+            *(*rank_server.command, str(SCRIPT), str(tmp_path), json.dumps(plan)),
+        ]
+        environ = {**os.environ, "OMP_NUM_THREADS": "1", "RABIT_DETERMINISTIC": "1"}
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        found = {int(path.stem): json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
+        lost = {process for _, process, _ in plan.get("kill", [])}
+        assert not lost & set(found), "a process that was to be lost has ended well"
+        values = [values for values, _ in found.values()]
+        return values, next(sizes for _, sizes in found.values())
+
+    return run
+
+
+def assert_equal(found, ranks):
+    assert len(found) == ranks
+    for values in found:
+        assert values["whole"] == found[0]["whole"]
+        for stage in ("optimizer", "gradients"):
+            assert values[stage] == values["whole"]
+
+
+def test_a_job_that_shrinks_keeps_the_parts_of_lost_ranks(train):
+    found, sizes = train(
+        *("-H", "localhost:2,127.0.0.2:2", "--min-np", "2"),
+        steps=9,
+        kill=[[3, 1, "updated"], [6, 2, "stepped"]],
+    )
+
+    assert sizes == [4] * 3 + [3] * 3 + [2] * 3
+    assert_equal(found, 2)
+
+
+def test_four_ranks_become_three_and_four_again(train):
+    found, sizes = train(
+        *("--hostfile", "hosts", "--min-np", "3", "--max-np", "4"),
+        *("--host-discovery-interval", "20ms"),
+        steps=9,
+        hosts={"3": "localhost slots=2\n127.0.0.2 slots=1\n", "6": HOSTS},
+        sizes={"3": 3, "6": 4},
+    )
+
+    assert sizes == [4] * 3 + [3] * 3 + [4] * 3
+    assert_equal(found, 4)
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 3])
+def test_a_lost_rank_is_replaced_at_any_moment(train, first):
+    """Five moments in each job: every phase of a step, on every rank."""
+    kill = [[2 + 2 * index, (first + index) % 4, PHASES[(first + index) % 6]] for index in range(4)]
+    kill.append([10, 4, PHASES[(first + 4) % 6]])
+    found, _ = train(
+        *("-H", "localhost:2,127.0.0.2:2", "--min-np", "2", "--max-np", "4"),
+        steps=12,
+        kill=kill,
+        sizes={str(step): 4 for step in (2, 4, 6, 8, 10, 11)},
+    )
+
+    assert_equal(found, 4)
+
+
+def test_without_copies_a_lost_part_is_named(rank_server, tmp_path):
+    script = tmp_path / "script.py"
+    text = SCRIPT.read_text().replace("replicas=1", "replicas=0")
+    script.write_text(text)
+    plan = json.dumps({"steps": 5, "kill": [[2, 1, "stepped"]]})
+    command = [sys.executable, "-m", "rabit.launch", "-np", "3", "--min-np", "2"]
+    done = subprocess.run(
+        [*command, *rank_server.command, str(script), str(tmp_path), plan],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+    assert done.returncode != 0
+    assert "elements of 'exp_avg' of 'optimizer.0.weight' are on no rank" in done.stderr
+    assert "ask for replicas=1" in done.stderr
