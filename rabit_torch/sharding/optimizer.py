@@ -18,6 +18,7 @@ from rabit.framework import follow_default_engine
 from rabit.sharding import Entry, FlatLayout, HostMemory, Levels, SquareSum, levels_of
 from rabit_torch.sharding.divided import DividedGradient, divided_gradient
 from rabit_torch.sharding.flats import Backlog, FlatStorage, Storage
+from rabit_torch.sharding.forms import is_by_name, named
 from rabit_torch.sharding.gathers import Gathers
 from rabit_torch.sharding.host_shared import SharedStorage, host_memory, share_values
 from rabit_torch.sharding.model import DividedModel, check_layouts, divide_model, divided_model
@@ -53,6 +54,7 @@ class ShardedOptimizer:
     _rabit_state: DividedState
     _rabit_levels: Levels
     _rabit_frozen: list[tuple[str, torch.Tensor]]
+    _rabit_names: list[list[str]]  # of all parameters of each group
     _rabit_passes: int
     _rabit_is_scattered: bool
     _rabit_crosses: bool  # parameters are gathered in the next forward pass
@@ -162,15 +164,7 @@ class ShardedOptimizer:
     def _rabit_start_over(self) -> None:
         """The ranks of an elastic job have changed."""
         self._rabit_prefix = rabit.default_engine().next_name("sharded")
-        for storage in self._rabit_storages:
-            assert isinstance(storage, FlatStorage)
-            storage.divide_again(self._rabit_prefix)
-        for place in self._rabit_places:
-            place.renew()
-            place.parameter.grad = None
-        for number, group in enumerate(self._rabit_inner.param_groups):
-            group["params"] = [place.slice for place in self._rabit_places if place.group == number]
-        self._rabit_inner.state.clear()
+        _divide_again(self._rabit_inner, self._rabit_places, self._rabit_prefix)
         self._rabit_is_synchronized = False
         rabit.default_engine().before_close(self._rabit_close)
 
@@ -207,11 +201,14 @@ class ShardedOptimizer:
         return self._rabit_state.saved(whole)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Takes what `state_dict` gave, whole or in parts, in a job of any size.
+        """Takes what `state_dict` gave, whole or in parts, in a job of any size, or that of an optimizer of torch.
 
         Blocks if it holds parts, which the ranks exchange. Raises InvalidArgument for other names.
         """
         self.flush()
+        if not is_by_name(state_dict):
+            trained = [place.name for place in self._rabit_places]
+            state_dict = named(state_dict, self._rabit_names, trained)
         self._rabit_state.load(state_dict)
 
     def broadcast_options(self, root_rank: int) -> None:
@@ -328,6 +325,7 @@ def shard_optimizer(
         model, trained, process_set, within, 0 if offload is not None else state_bytes
     )
     levels = levels_of(process_set, within) if divided is None else divided.levels
+    grouped = [[names[each] for each in group["params"]] for group in optimizer.param_groups]
     prefix = rabit.default_engine().next_name("sharded")
     is_scattered = stage != "optimizer"
     sent = passes if is_scattered else 1
@@ -358,6 +356,7 @@ def shard_optimizer(
         _rabit_relay=relay,
         _rabit_prefix=prefix,
         _rabit_frozen=frozen,
+        _rabit_names=grouped,
         _rabit_passes=passes,
         _rabit_is_scattered=is_scattered,
         _rabit_crosses=crosses,
@@ -517,6 +516,19 @@ def _entries(
                 Entry(trained[parameter], tuple(parameter.shape), dtype, str(unit), number)
             )
     return entries
+
+
+def _divide_again(optimizer: torch.optim.Optimizer, places: list[Place], prefix: str) -> None:
+    """The process set has other ranks: the optimizer gets the slices that this one has now, without a state."""
+    for storage in {id(place.storage): place.storage for place in places}.values():
+        assert isinstance(storage, FlatStorage)
+        storage.divide_again(prefix)
+    for place in places:
+        place.renew()
+        place.parameter.grad = None
+    for number, group in enumerate(optimizer.param_groups):
+        group["params"] = [place.slice for place in places if place.group == number]
+    optimizer.state.clear()
 
 
 def _put_slices(

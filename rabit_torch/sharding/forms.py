@@ -1,0 +1,93 @@
+"""An optimizer's state as torch has it, by number of the parameter, and by name, as a divided one has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from rabit import InvalidArgument, global_process_set
+from rabit.checkpoint import Part
+from rabit.sharding import joined
+from rabit_torch.ops.operations import WAITED
+from rabit_torch.sharding.states import MASTER
+
+__all__ = ["is_by_name", "named", "numbered"]
+
+
+def is_by_name(state_dict: Mapping[str, Any]) -> bool:
+    """Whether a divided optimizer has given this state."""
+    return any(isinstance(key, str) for key in state_dict["state"])
+
+
+def named(
+    state_dict: Mapping[str, Any], groups: Sequence[Sequence[str]], trained: Sequence[str]
+) -> dict[str, Any]:
+    """A state of torch's form by name.
+
+    groups: names of all parameters of the optimizer's groups, in order. trained: of those that are divided.
+    Raises InvalidArgument for another number of parameters.
+    """
+    numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
+    names = [name for group in groups for name in group]
+    if len(numbers) != len(names):
+        raise InvalidArgument(
+            f"load_state_dict: the state is of {len(numbers)} parameters, and this optimizer has {len(names)}. Build "
+            "it as the one that was saved"
+        )
+    found = {
+        name: state_dict["state"].get(number, {})
+        for number, name in zip(numbers, names, strict=True)
+    }
+    return {
+        "state": {name: found[name] for name in trained},
+        "param_groups": state_dict["param_groups"],
+    }
+
+
+def numbered(
+    state_dict: Mapping[str, Any],
+    optimizer: torch.optim.Optimizer,
+    names: Mapping[torch.Tensor, str],
+) -> dict[str, Any]:
+    """A state by name in the form of torch, with whole tensors. Blocks if it holds parts, which the ranks exchange.
+
+    What parameters in 16 bits had in float32 (the masters) has no place there and is left out.
+    Raises InvalidArgument for a name that the optimizer does not have.
+    """
+    known = {
+        names[each] for group in optimizer.param_groups for each in group["params"] if each in names
+    }
+    unknown = sorted(set(state_dict["state"]) - known)
+    if unknown:
+        raise InvalidArgument(
+            f"load_state_dict: the state has {', '.join(unknown[:5])}, which this optimizer does not have"
+        )
+    state: dict[int, Any] = {}
+    groups = []
+    number = 0
+    for group, options in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
+        first = number
+        for parameter in group["params"]:
+            values = state_dict["state"].get(names.get(parameter, ""), {})
+            whole = {
+                key: _whole(parameter, names, key, value)
+                for key, value in values.items()
+                if key != MASTER
+            }
+            if whole:
+                state[number] = whole
+            number += 1
+        groups.append({**options, "params": list(range(first, number))})
+    return {"state": state, "param_groups": groups}
+
+
+def _whole(parameter: torch.Tensor, names: Mapping[torch.Tensor, str], key: str, value: Any) -> Any:
+    if not isinstance(value, Part):
+        return value
+    name = names[parameter]
+    elements: torch.Tensor = joined(
+        WAITED, f"sharded.whole.{name}.{key}", f"{key!r} of {name!r}", value, global_process_set
+    )
+    return elements.as_strided(parameter.shape, torch.empty_like(parameter, device="meta").stride())
