@@ -15,7 +15,7 @@ import torch
 
 import rabit
 from rabit import InvalidArgument, ProcessSet, Unsupported, global_process_set
-from rabit.checkpoint import Bytes, Leaf, NumpyAdapter, Restored, Stored
+from rabit.checkpoint import Bytes, Leaf, NumpyAdapter, Part, Restored, Stored
 from rabit.checkpoint import Checkpoint as _Checkpoint
 from rabit.framework import Change
 
@@ -105,6 +105,7 @@ class Checkpoint(_Checkpoint):
             adapters=(TorchAdapter(), NumpyAdapter()),
         )
         self._size = process_set.size()
+        self._set = process_set
         given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
         self._objects = _flat(given)
         self._samplers = _flat({"sampler": sampler})
@@ -167,8 +168,10 @@ class Checkpoint(_Checkpoint):
         states = {**found.state, **own.get(_REPLICA, {})}
         _check_names(states, {**self._objects, **self._samplers}, own)
         for name, each in self._objects.items():
-            each.load_state_dict(states[name])
-            if isinstance(each, torch.nn.Module) and not is_new:
+            is_model = isinstance(each, torch.nn.Module)
+            state = _with_whole(each, name, states[name], self._set) if is_model else states[name]
+            each.load_state_dict(state)
+            if is_model and not is_new:
                 each.load_state_dict(own[f"{name} buffers"], strict=False)
             method = _method_of(each)
             if method is not None and f"{name} strategy" in found.state:
@@ -183,6 +186,29 @@ class Checkpoint(_Checkpoint):
             found.step, found.state["state"], None if is_new else own["local"], found.generation,
             found.size, found.skipped, lambda rank: found.local_of(rank)["local"],
         )  # fmt: skip
+
+
+def _with_whole(
+    model: torch.nn.Module, name: str, state: Mapping[str, Any], process_set: ProcessSet
+) -> Mapping[str, Any]:
+    """The state of a model; what was saved in parts (shard="parameters") is whole where the model has it whole."""
+    own = dict(model.named_parameters(remove_duplicate=False))
+    found = dict(state)
+    for key, value in state.items():
+        parameter = own.get(key)
+        if isinstance(value, Part) and parameter is not None and not hasattr(parameter, "rabit_divided"):
+            from rabit.sharding import joined
+
+            size = value.value.element_size()
+            # NumPy does not have all types of torch.
+            data = value.value.contiguous().view(torch.uint8).numpy()
+            part = Part(data, value.start * size, value.length * size)
+            label = f"rabit.checkpoint.whole.{name}.{key}"
+            elements = joined(None, label, repr(key), part, process_set)
+            strides = torch.empty_like(parameter, device="meta").stride()
+            flat = torch.from_numpy(elements).view(value.value.dtype)
+            found[key] = flat.as_strided(parameter.shape, strides)
+    return found
 
 
 def _flat(given: Mapping[str, Any]) -> dict[str, Any]:
