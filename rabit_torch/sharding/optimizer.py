@@ -6,7 +6,7 @@ Source: Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,9 @@ from rabit.framework import follow_default_engine
 from rabit.sharding import Entry, FlatLayout, HostMemory, Levels, SquareSum, levels_of
 from rabit_torch.sharding.divided import DividedGradient, divided_gradient
 from rabit_torch.sharding.flats import Backlog, FlatStorage, Storage
-from rabit_torch.sharding.forms import is_by_name, named
 from rabit_torch.sharding.gathers import Gathers
 from rabit_torch.sharding.host_shared import SharedStorage, host_memory, share_values
+from rabit_torch.sharding.kept_state import KeptState, divide_again
 from rabit_torch.sharding.model import DividedModel, check_layouts, divide_model, divided_model
 from rabit_torch.sharding.offload import OffloadedStates, made_tier
 from rabit_torch.sharding.probe import check_elementwise
@@ -37,24 +37,17 @@ _FLAT_BYTES = 4 << 20
 _STAGES = ("optimizer", "gradients", "parameters")
 
 
-class ShardedOptimizer:
+class ShardedOptimizer(KeptState):
     """What DistributedOptimizer(..., shard=...) adds to the wrapped optimizer, whose groups hold slices.
 
     After `backward()` a parameter's `.grad` is a DividedGradient until the next `zero_grad()`.
     """
 
-    _rabit_inner: torch.optim.Optimizer
-    _rabit_places: list[Place]
-    _rabit_storages: list[Storage]
     _rabit_relay: Relay | None
     _rabit_gathers: Gathers | None  # of a model whose parameters are divided
     _rabit_host: HostMemory | None  # of parameters that the ranks of a host share
-    _rabit_prefix: str
     _rabit_states: States
-    _rabit_state: DividedState
-    _rabit_levels: Levels
     _rabit_frozen: list[tuple[str, torch.Tensor]]
-    _rabit_names: list[list[str]]  # of all parameters of each group
     _rabit_passes: int
     _rabit_is_scattered: bool
     _rabit_crosses: bool  # parameters are gathered in the next forward pass
@@ -95,11 +88,6 @@ class ShardedOptimizer:
             self._rabit_has_stepped = True
             give_back_pages()
         return loss
-
-    def flush(self) -> None:
-        """Blocks until the parameters have the values of the last step()."""
-        for storage in self._rabit_storages:
-            storage.finish()
 
     def synchronize(self) -> None:
         """Blocks until `part(p).grad` is this rank's slice of the averaged gradient of each parameter p.
@@ -154,17 +142,10 @@ class ShardedOptimizer:
                 gradient.mul_(factor)
         return torch.tensor(norm)
 
-    def rabit_take_commits(self, commits: Sequence[Mapping[str, Any]]) -> None:
-        """Goes on from what the ranks of an elastic job have of one commit: `state_dict` here and on lost ranks.
-
-        Collective. Raises InvalidArgument if elements are on no rank.
-        """
-        self._rabit_state.gather_commit(commits, self._rabit_prefix)
-
     def _rabit_start_over(self) -> None:
         """The ranks of an elastic job have changed."""
         self._rabit_prefix = rabit.default_engine().next_name("sharded")
-        _divide_again(self._rabit_inner, self._rabit_places, self._rabit_prefix)
+        divide_again(self._rabit_inner, self._rabit_places, self._rabit_prefix)
         self._rabit_is_synchronized = False
         rabit.default_engine().before_close(self._rabit_close)
 
@@ -188,36 +169,6 @@ class ShardedOptimizer:
             if place.parameter is parameter:
                 return place.slice if place.slice.numel() else None
         raise InvalidArgument("part: the tensor is not a trained parameter of this optimizer")
-
-    def state_dict(self, whole: bool = False) -> dict[str, Any]:
-        """The optimizer's state by name of the parameter.
-
-        {"state": {name: {key: value}}, "param_groups": [...]}. By default this rank's own part, without
-        communication: tensors of a parameter's size are rabit.checkpoint.Part, elements of the flattened tensor,
-        which Checkpoint saves once and a job of any size loads. whole: every rank gets whole tensors; blocks until
-        every rank has called it.
-        """
-        self.flush()
-        return self._rabit_state.saved(whole)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Takes what `state_dict` gave, whole or in parts, in a job of any size, or that of an optimizer of torch.
-
-        Blocks if it holds parts, which the ranks exchange. Raises InvalidArgument for other names.
-        """
-        self.flush()
-        if not is_by_name(state_dict):
-            trained = [place.name for place in self._rabit_places]
-            state_dict = named(state_dict, self._rabit_names, trained)
-        self._rabit_state.load(state_dict)
-
-    def broadcast_options(self, root_rank: int) -> None:
-        """Gives every rank the hyper-parameters of `root_rank`, such as learning rates. Blocks until all call it."""
-        groups = self._rabit_inner.param_groups
-        own = [{key: value for key, value in group.items() if key != "params"} for group in groups]
-        found = rabit.broadcast_object(own, root_rank, "sharded.options", self._rabit_levels.everyone)
-        for group, options in zip(groups, found, strict=True):
-            group.update(options)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -516,19 +467,6 @@ def _entries(
                 Entry(trained[parameter], tuple(parameter.shape), dtype, str(unit), number)
             )
     return entries
-
-
-def _divide_again(optimizer: torch.optim.Optimizer, places: list[Place], prefix: str) -> None:
-    """The process set has other ranks: the optimizer gets the slices that this one has now, without a state."""
-    for storage in {id(place.storage): place.storage for place in places}.values():
-        assert isinstance(storage, FlatStorage)
-        storage.divide_again(prefix)
-    for place in places:
-        place.renew()
-        place.parameter.grad = None
-    for number, group in enumerate(optimizer.param_groups):
-        group["params"] = [place.slice for place in places if place.group == number]
-    optimizer.state.clear()
 
 
 def _put_slices(
