@@ -112,3 +112,38 @@ def test_without_copies_a_lost_part_is_named(rank_server, tmp_path):
     assert done.returncode != 0
     assert "elements of 'exp_avg' of 'optimizer.0.weight' are on no rank" in done.stderr
     assert "ask for replicas=1" in done.stderr
+
+
+def test_a_job_that_is_started_again_goes_on_with_the_bits_of_one_that_was_not_killed(
+    rank_server, tmp_path
+):
+    kill = [
+        [0, 1, 2, "scattered"],
+        [1, 2, 0, "updated"],
+        [2, 3, 1, "saving"],
+        [3, 4, 3, "saved"],
+        [4, 5, 0, "saving"],
+        [5, 5, 1, "backward"],
+    ]
+    results = []
+    for name, ends in (("killed", kill), ("whole", [])):
+        folder = tmp_path / name
+        folder.mkdir()
+        script = SCRIPT.with_name("restarted_shards.py")
+        plan = json.dumps({"steps": 7, "kill": ends})
+        command = [sys.executable, "-m", "rabit.launch", "-np", "4", "--max-restarts", "6"]
+        done = subprocess.run(
+            [*command, *rank_server.command, str(script), str(folder), plan],
+            cwd=folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "RABIT_DETERMINISTIC": "1"},
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        results.append(json.loads((folder / "result.json").read_text()))
+
+    (*killed, starts), (*whole, _) = results
+    assert killed == whole
+    assert starts == len(kill)
