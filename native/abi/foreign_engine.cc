@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "abi/error_class.h"
 #include "include/rabit_abi.h"
 
 namespace {
@@ -20,27 +21,6 @@ struct CallerCompletion {
   void* owner = nullptr;
   void* token = nullptr;
 };
-
-const char* ClassOf(int32_t code) {
-  switch (code) {
-    case RABIT_INVALID_ARGUMENT:
-      return "InvalidArgument";
-    case RABIT_MISMATCH:
-      return "Mismatch";
-    case RABIT_UNSUPPORTED:
-      return "Unsupported";
-    case RABIT_PEER_LOST:
-      return "PeerLost";
-    case RABIT_TIMED_OUT:
-      return "TimedOut";
-    case RABIT_ABORTED:
-      return "Aborted";
-    case RABIT_RESOURCE_EXHAUSTED:
-      return "ResourceExhausted";
-    default:
-      return "Internal";
-  }
-}
 
 }  // namespace
 
@@ -150,7 +130,7 @@ void rabit_job::Fail(int32_t code, const char* message) {
   // Lanes of several requests may fail at once; this lock is the only one, and nothing is called
   // under it.
   const std::lock_guard<std::mutex> lock(error_mutex);
-  if (error.empty()) error = std::string(ClassOf(code)) + ": " + message;
+  if (error.empty()) error = std::string(rabit::ErrorClass(code)) + ": " + message;
 }
 
 // The other runtime may release the job during or after the call of the last one.

@@ -29,6 +29,7 @@ typedef struct rabit_pool rabit_pool;                 /* opaque */
 typedef struct rabit_store_client rabit_store_client; /* opaque */
 typedef struct rabit_store rabit_store;               /* opaque */
 typedef struct rabit_job rabit_job;                   /* opaque */
+typedef struct rabit_xla rabit_xla;                   /* opaque */
 typedef struct rabit_part_server rabit_part_server;   /* opaque */
 typedef struct rabit_part_reader rabit_part_reader;   /* opaque */
 typedef uint64_t rabit_handle;                        /* 0 is never a handle */
@@ -179,8 +180,7 @@ RABIT_API int32_t rabit_remove_group(rabit_engine* engine, int32_t group, int64_
  * for each tree: "allreduce ROOT WEIGHT up P0 P1 ... down P0 P1 ...", with the parent of each rank of
  * the group, -1 for the root's, "broadcast" and "allgather" with down alone, "reduce" and
  * "reducescatter" with up alone; "order P0 P1 ..." is the order of the ranks on an allreduce's ring.
- * "": no plan.  What is agreed after the call follows it;
- * RABIT_MISMATCH names a rank whose text differs. */
+ * "": no plan.  What is agreed afterwards follows it; RABIT_MISMATCH names a rank that differs. */
 RABIT_API int32_t rabit_set_plan(rabit_engine* engine, int32_t group, const char* plan,
                                  int64_t timeout_ms);
 /* spec: "levels:bits=4,block=512"; what is left out has its default. */
@@ -200,8 +200,7 @@ RABIT_API int32_t rabit_refuse(rabit_engine* engine, const rabit_request* reques
 RABIT_API int32_t rabit_run(rabit_engine* engine, const rabit_request* request, int64_t timeout_ms,
                             rabit_handle* handle);
 /* RABIT_TIMED_OUT leaves the handle open; timeout_ms -1 waits without limit.  -n, with n > 1, is a
- * slice of such a wait: it returns after n ms, and the caller is known to come back and to do nothing
- * else. */
+ * slice of such a wait: it returns after n ms, and the caller comes back and does nothing else. */
 RABIT_API int32_t rabit_wait(rabit_engine* engine, rabit_handle handle, int64_t timeout_ms);
 /* The same for whoever goes on working on a device: returns when nothing but the device is left to
  * wait for, and has `stream` wait for that, a CUstream of the device of the operation's input. What
@@ -212,8 +211,7 @@ RABIT_API int32_t rabit_wait_on_stream(rabit_engine* engine, rabit_handle handle
                                        int64_t timeout_ms);
 /* Waits until one of count handles has finished, well or not; *which is its place.  news: NULL, or
  * in and out how many operations of the engine have finished, 0 at first; then it returns with a
- * *which of -1 as well, as soon as there are more: for a caller whose handles become more while it
- * waits. RABIT_TIMED_OUT otherwise; timeout_ms < 0 waits without limit. */
+ * *which of -1 as well, as soon as there are more.  RABIT_TIMED_OUT otherwise; below 0: no limit. */
 RABIT_API int32_t rabit_wait_any(rabit_engine* engine, const rabit_handle* handles, int32_t count,
                                  int64_t timeout_ms, int32_t* which, uint64_t* news);
 RABIT_API int32_t rabit_is_done(rabit_engine* engine, rabit_handle handle, int32_t* done);
@@ -248,8 +246,7 @@ typedef struct rabit_job_runtime {
 
 /* A job is requests that another runtime's dependency engine submits, on a thread of its own, when
  * their operands are ready.  In its requests input.data and output.data are operands of that
- * runtime, which the job releases.  The requests and the table of functions are copied; the engine
- * must outlive the job. */
+ * runtime, which the job releases.  Requests and functions are copied; the engine must outlive it. */
 RABIT_API int32_t rabit_job_create(rabit_engine* engine, const rabit_request* requests,
                                    int32_t count, const rabit_job_runtime* runtime,
                                    rabit_job** job);
@@ -262,6 +259,12 @@ RABIT_API int32_t rabit_job_create(rabit_engine* engine, const rabit_request* re
 RABIT_API void rabit_job_run(void* context, void* completion, void* job);
 /* For the other runtime to call, once, when the job has finished or is never to run. */
 RABIT_API void rabit_job_release(void* job);
+
+/* What programs of XLA name (NULL: no memory); the engine that their calls go to (NULL: they fail),
+ * freed after the next; their XLA_FFI_Handler, whose frame is described in abi/xla_calls.cc. */
+RABIT_API rabit_xla* rabit_xla_open(void);
+RABIT_API void rabit_xla_use(rabit_xla* xla, rabit_engine* engine);
+RABIT_API void* rabit_xla_run(void* frame);
 
 /* Rank 0 only; returns at once.  Every rank schedules so from the next agreement on, with
  * operations in flight; rabit_stats tells what is in force. */
@@ -293,8 +296,7 @@ RABIT_API int32_t rabit_stop(rabit_engine* engine, int64_t timeout_ms);
  * other ranks fail with RABIT_PEER_LOST, this rank as the culprit, and a text that says "rank 1 is
  * ending after" and the reason, instead of finding a closed connection.  Open handles of this
  * engine get RABIT_ABORTED.  Returns when the others have been told and the engine has ended, or
- * after timeout_ms; does nothing to an engine that has stopped or failed.  rabit_stop and
- * rabit_free may follow. */
+ * after timeout_ms; does nothing to an engine that has stopped or failed. */
 RABIT_API int32_t rabit_abort(rabit_engine* engine, const char* reason, int64_t timeout_ms);
 RABIT_API void rabit_free(rabit_engine* engine);
 
@@ -324,8 +326,7 @@ RABIT_API int32_t rabit_store_compare_and_set(rabit_store_client* client, const 
                                               uint64_t* version, int32_t* is_mine);
 
 /* The life of a summation server: serves the ranks that meet at the store with the option servers,
- * and those that meet there after them, and returns when the store is gone.  Options: those of
- * rabit_start, where rank is the number of the server, from 0.  Blocks. */
+ * and after them, and returns when the store is gone.  Options: rabit_start's, rank is its number. */
 RABIT_API int32_t rabit_serve(const char* options);
 
 /* Memory of this process that other ranks read, served by a thread of the library.  Options: address

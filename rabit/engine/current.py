@@ -22,6 +22,7 @@ __all__ = [
     "known_engine",
     "set_default_engine",
     "tell_followers",
+    "watch_default_engine",
 ]
 
 
@@ -32,6 +33,7 @@ class _Current(threading.local):
 _of_thread = _Current()
 _blocks: list[Engine] = []  # of engine_of_thread that are open, in any thread
 _default: list[Engine] = []  # One engine or none.
+_watchers: list[Callable[[Engine | None], None]] = []
 _followers: list[weakref.WeakMethod[Callable[[], None]]] = []
 
 
@@ -90,8 +92,15 @@ def tell_followers() -> None:
             callback()
 
 
+def watch_default_engine(callback: Callable[[Engine | None], None]) -> None:
+    """Calls a function with each engine that becomes the default one from now on, and with None before one ends."""
+    _watchers.append(callback)
+
+
 def set_default_engine(engine: Engine | None) -> None:
     _default[:] = [] if engine is None else [engine]
+    for watcher in _watchers:
+        watcher(engine)
 
 
 @contextmanager

@@ -16,6 +16,11 @@ class EngineBase:
         self._native = native
 
     @property
+    def native(self) -> NativeEngine:
+        """The engine in native code, for runtimes that submit to it without Python."""
+        return self._native
+
+    @property
     def rank(self) -> int:
         return self._native.rank
 

@@ -1,7 +1,8 @@
 """Collectives of all ranks inside of JAX programs: under jit, grad, vmap and scan.
 
-Each is one ordered effect of the program, so that XLA runs them on every rank in the order of the source, and a call
-back into Python.  Gradients are those of the sum of the losses of all ranks: the transposes.
+Each is one ordered effect of the program, so that XLA runs them on every rank in the order of the source: on the CPU a
+call of XLA's into the native library (rabit/integrations/xla.py), else a call back into Python.  Gradients are those of
+the sum of the losses of all ranks: the transposes.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import numpy as np
 from rabit.engine.tensor import TensorView
 from rabit.errors import InvalidArgument
 from rabit.integrations.needed import needed
+from rabit.integrations.xla import Collective, custom_call
 from rabit.ops.collectives import allgather as _allgather
 from rabit.ops.collectives import allreduce_, grouped_allreduce_
 from rabit.ops.collectives import alltoall as _alltoall
 from rabit.ops.collectives import broadcast as _broadcast
 from rabit.ops.collectives import reducescatter as _reducescatter
 from rabit.session import rank, size
-from rabit.types import ReduceOp
+from rabit.types import Kind, ReduceOp
 
 __all__ = ["DistributedOptimizer", "allgather", "allreduce", "alltoall", "broadcast"]
 
@@ -49,7 +51,7 @@ def allgather(array: Any) -> Any:
     Returns shape (size * n, *rest).  Blocks as `allreduce` does.
     Gradient: each rank gets the sum over ranks of its part of the cotangents.
     """
-    return _gathering()(_rows(array, "allgather"))
+    return _gathering(size())(_rows(array, "allgather"))
 
 
 def broadcast(array: Any, root_rank: int) -> Any:
@@ -112,18 +114,20 @@ def _rows(array: Any, name: str) -> Any:
 def _reduction(op: ReduceOp) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
     """Of a tuple of arrays; an axis that vmap adds is one axis more."""
 
-    def run(*arrays: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], ...]:
+    def run(
+        collective: Collective, *arrays: np.ndarray[Any, Any]
+    ) -> tuple[np.ndarray[Any, Any], ...]:
         found = [np.array(array) for array in arrays]  # JAX's memory must not change
         views = [_as_tensor(array) for array in found]
-        name = _name("allreduce", arrays, op.name)
         if len(found) == 1:
-            allreduce_(views[0], op=op, name=name)
+            allreduce_(views[0], op=op, name=collective.name)
         else:
-            grouped_allreduce_(views, op=op, name=name)
+            grouped_allreduce_(views, op=op, name=collective.name)
         return tuple(found)
 
     def call(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(_called(run, arrays, arrays))
+        collective = Collective(Kind.ALLREDUCE, _name("allreduce", arrays, op.name), op)
+        return tuple(_called(collective, run, arrays, arrays))
 
     def transpose(_: None, cotangents: Any) -> Any:
         if op not in _LINEAR:
@@ -140,33 +144,38 @@ def _reduction(op: ReduceOp) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
 
 
 @functools.cache
-def _gathering() -> Callable[[Any], Any]:
-    def run(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return _as_array(_allgather(_as_tensor(array), _name("allgather", [array])), array)
+def _gathering(ranks: int) -> Callable[[Any], Any]:
+    """Of a job of so many ranks."""
+
+    def run(collective: Collective, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return _as_array(_allgather(_as_tensor(array), collective.name), array)
 
     def call(array: Any) -> Any:
-        return _called(run, _shaped(array, size() * array.shape[0]), array)
+        collective = Collective(Kind.ALLGATHER, _name("allgather", [array]))
+        return _called_once(collective, run, array, ranks * array.shape[0])
 
     def transpose(_: None, cotangent: Any) -> Any:
-        return (_scattering()(cotangent),)
+        return (_scattering(ranks)(cotangent),)
 
     function, mapped = _differentiable(call, transpose, _behind_rows(lambda array: mapped(array)))
     return function
 
 
 @functools.cache
-def _scattering() -> Callable[[Any], Any]:
+def _scattering(ranks: int) -> Callable[[Any], Any]:
     """The sum over ranks of this rank's part, the transpose of a gathering."""
 
-    def run(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        name = _name("reducescatter", [array])
-        return _as_array(_reducescatter(_as_tensor(array), op=ReduceOp.SUM, name=name), array)
+    def run(collective: Collective, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return _as_array(
+            _reducescatter(_as_tensor(array), op=ReduceOp.SUM, name=collective.name), array
+        )
 
     def call(array: Any) -> Any:
-        return _called(run, _shaped(array, array.shape[0] // size()), array)
+        collective = Collective(Kind.REDUCESCATTER, _name("reducescatter", [array]))
+        return _called_once(collective, run, array, array.shape[0] // ranks)
 
     def transpose(_: None, cotangent: Any) -> Any:
-        return (_gathering()(cotangent),)
+        return (_gathering(ranks)(cotangent),)
 
     function, mapped = _differentiable(call, transpose, _behind_rows(lambda array: mapped(array)))
     return function
@@ -174,11 +183,12 @@ def _scattering() -> Callable[[Any], Any]:
 
 @functools.cache
 def _broadcasting(root: int) -> Callable[[Any], Any]:
-    def run(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return _as_array(_broadcast(_as_tensor(array), root, _name("broadcast", [array], str(root))), array)
+    def run(collective: Collective, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return _as_array(_broadcast(_as_tensor(array), root, collective.name), array)
 
     def call(array: Any) -> Any:
-        return _called(run, array, array)
+        collective = Collective(Kind.BROADCAST, _name("broadcast", [array], str(root)), root=root)
+        return _called_once(collective, run, array)
 
     def transpose(_: None, cotangent: Any) -> Any:
         (total,) = _reduction(ReduceOp.SUM)((cotangent,))
@@ -192,11 +202,11 @@ def _broadcasting(root: int) -> Callable[[Any], Any]:
 
 @functools.cache
 def _exchanging() -> Callable[[Any], Any]:
-    def run(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return _as_array(_alltoall(_as_tensor(array), name=_name("alltoall", [array])), array)
+    def run(collective: Collective, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return _as_array(_alltoall(_as_tensor(array), name=collective.name), array)
 
     def call(array: Any) -> Any:
-        return _called(run, array, array)
+        return _called_once(Collective(Kind.ALLTOALL, _name("alltoall", [array])), run, array)
 
     def transpose(_: None, cotangent: Any) -> Any:
         return (function(cotangent),)
@@ -210,7 +220,9 @@ def _differentiable(
 ) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
     """`call` with its gradient, and under it with its rule for vmap, which ordered effects do not have themselves."""
     jax = needed("jax", "rabit.jax", "jax")
-    mapped = jax.custom_batching.custom_vmap(call)
+    mapped = jax.custom_batching.custom_vmap(
+        jax.jit(call)
+    )  # jit: a primitive of ours runs in programs only
     mapped.def_vmap(batched)
     function = jax.custom_vjp(lambda arrays: mapped(arrays))
     function.defvjp(lambda arrays: (mapped(arrays), None), transpose)
@@ -228,30 +240,42 @@ def _behind_rows(mapped: Callable[[Any], Any]) -> Callable[..., Any]:
     return batched
 
 
-def _called(run: Callable[..., Any], result: Any, arguments: Any) -> Any:
-    """`run`, as an ordered effect of the program.  result: arrays of the shapes and types of what it gives."""
+def _called(
+    collective: Collective, run: Callable[..., Any], results: Sequence[Any], arrays: Sequence[Any]
+) -> Sequence[Any]:
+    """The collective as an ordered effect of the program.
+
+    results: arrays of the shapes and types of what it gives.  run: does it with NumPy arrays, where XLA cannot.
+    """
+    found = custom_call(collective, arrays, results)
+    if found is not None:
+        return found
     jax = needed("jax", "rabit.jax", "jax")
-    callback = jax.experimental.io_callback
-    shapes = jax.tree_util.tree_map(
-        lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), result
-    )
-    several = arguments if isinstance(arguments, tuple) else (arguments,)
+    shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in results]
 
-    def on_host(*arrays: Any) -> Any:
-        return run(*(np.asarray(array) for array in arrays))
+    def on_host(*given: Any) -> Any:
+        made = run(collective, *(np.asarray(array) for array in given))
+        return list(made) if isinstance(made, tuple) else [made]
 
-    return callback(on_host, shapes, *several, ordered=True)
+    found = jax.experimental.io_callback(on_host, shapes, *arrays, ordered=True)
+    return list(found)
 
 
-def _shaped(array: Any, rows: int) -> Any:
+def _called_once(
+    collective: Collective, run: Callable[..., Any], array: Any, rows: int | None = None
+) -> Any:
+    """The same of one array.  rows: of the result; None: as many."""
     jax = needed("jax", "rabit.jax", "jax")
-    return jax.ShapeDtypeStruct((rows, *array.shape[1:]), array.dtype)
+    shape = array.shape if rows is None else (rows, *array.shape[1:])
+    return _called(collective, run, [jax.ShapeDtypeStruct(shape, array.dtype)], [array])[0]
 
 
-def _name(kind: str, arrays: Sequence[np.ndarray[Any, Any]], more: str = "") -> str:
+def _name(kind: str, arrays: Sequence[Any], more: str = "") -> str:
     """One for each form of a call: those of one form come one after the other, as effects are ordered."""
     first = arrays[0]
-    form = f"{first.dtype}[{','.join(map(str, first.shape))}]" + (f"*{len(arrays)}" if len(arrays) > 1 else "")
+    form = f"{first.dtype}[{','.join(map(str, first.shape))}]" + (
+        f"*{len(arrays)}" if len(arrays) > 1 else ""
+    )
     return f"rabit.jax.{kind}.{form}{more}"
 
 

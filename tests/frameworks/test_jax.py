@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ pytest.importorskip("jax")
 pytest.importorskip("optax")
 import rabit
 from rabit.errors import InvalidArgument
+from rabit.integrations import xla
 
 SCRIPTS = Path(__file__).parent / "scripts"
 pytestmark = pytest.mark.timeout(300)
@@ -29,9 +31,9 @@ def run(size, *command):
     )
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_collectives_are_those_of_numpy_under_each_transformation(size):
-    done = run(size, SCRIPTS / "jax_collectives.py")
+@pytest.mark.parametrize(("size", "way"), [(2, "waits"), (3, "future"), (2, "callback")])
+def test_collectives_are_those_of_numpy_under_each_transformation(size, way):
+    done = run(size, SCRIPTS / "jax_collectives.py", way)
 
     assert done.returncode == 0, done.stdout + done.stderr
     names = ("sum", "mean", "allgather", "broadcast", "alltoall")
@@ -82,6 +84,40 @@ def test_a_maximum_has_no_gradient(alone):
 
     with pytest.raises(InvalidArgument, match="MAX has no gradient"):
         jax.grad(lambda a: rabit.jax.allreduce(a, rabit.Max))(1.0)
+
+
+def test_a_compiled_program_goes_to_the_engine_of_the_next_init(alone):
+    import jax
+    import jax.numpy as jnp
+
+    step = jax.jit(lambda a: rabit.jax.allreduce(a, rabit.Sum) + 1)
+    step(jnp.ones(3))
+    rabit.shutdown()
+
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"call rabit.init\(\) first"):
+        jax.block_until_ready(step(jnp.ones(3)))
+
+    rabit.init()
+    assert step(jnp.ones(3)).tolist() == [2, 2, 2]
+
+
+def test_a_jax_that_keeps_effects_elsewhere_is_called_back_and_that_is_said_once(
+    alone, monkeypatch
+):
+    import jax
+    import jax.numpy as jnp
+
+    def absent(jax):
+        raise ImportError("cannot import name '_OrderedIOEffect'")
+
+    monkeypatch.setattr(xla, "_make_primitive", absent)
+    monkeypatch.setattr(xla, "_primitive", functools.cache(xla._primitive.__wrapped__))
+    with pytest.warns(RuntimeWarning, match="call back into Python") as found:
+        # A shape of its own: programs of other tests are compiled already.
+        values = [jax.jit(rabit.jax.allreduce)(jnp.ones((5, 7, number))).sum() for number in (1, 2)]
+
+    assert values == [35, 70]
+    assert len([warning for warning in found if "rabit.jax" in str(warning.message)]) == 1
 
 
 def test_an_empty_tree_is_itself(alone):

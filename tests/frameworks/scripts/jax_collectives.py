@@ -1,4 +1,9 @@
-"""Every collective of rabit.jax under jit, grad, vmap and scan, against NumPy; then a model against one process."""
+"""Every collective of rabit.jax under jit, grad, vmap and scan, against NumPy; then a model against one process.
+
+The argument is how a call is made: "waits", "future" or "callback".
+"""
+
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +11,12 @@ import numpy as np
 import optax
 
 import rabit
+from rabit.integrations import xla
 
+way = sys.argv[1]
+xla._WAITS_BYTES = 1 << 40 if way == "waits" else -1
+if way == "callback":
+    xla._primitive = lambda: None
 rabit.init()
 rank, size = rabit.rank(), rabit.size()
 ours = rabit.jax
@@ -22,7 +32,9 @@ def close(found, wanted):
 
 def by_vmap(function, array):
     """`function` of two arrays at once, the second one doubled: shape and values of both."""
-    found = jax.jit(jax.vmap(function, in_axes=1, out_axes=1))(jnp.stack([array, 2 * array], axis=1))
+    found = jax.jit(jax.vmap(function, in_axes=1, out_axes=1))(
+        jnp.stack([array, 2 * array], axis=1)
+    )
     return found[:, 0], found[:, 1]
 
 
@@ -52,7 +64,9 @@ for name, (function, wanted, cotangent, wanted_gradient) in cases.items():
     close(first, wanted)
     close(second, 2 * wanted)
     close(gradient(function, cotangent), wanted_gradient)
-    _, rows = jax.jit(lambda a, f=function: jax.lax.scan(lambda c, _: (c + 1, f(c)), a, None, length=2))(mine)
+    _, rows = jax.jit(
+        lambda a, f=function: jax.lax.scan(lambda c, _: (c + 1, f(c)), a, None, length=2)
+    )(mine)
     close(rows[0], wanted)
     if rank == 0:
         print("equal", name, flush=True)
@@ -89,3 +103,6 @@ alone = trained(optax.adam(0.1), slice(None))
 np.testing.assert_allclose(together["w"], alone["w"], rtol=1e-4)
 if rank == 0:
     print("trained", float(together["b"]), flush=True)
+
+text = jax.jit(ours.allreduce).lower(mine).as_text()
+assert ("callback" in text) == (way == "callback"), text
