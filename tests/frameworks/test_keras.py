@@ -28,7 +28,9 @@ keras.utils.set_random_seed(rabit.rank())
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation="tanh"), keras.layers.Dense(1)])
 model.compile(rabit.keras.DistributedOptimizer(keras.optimizers.Adam(0.02)), loss="mse", metrics=["mae"])
 rates = []
-note = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_, **__: rates.append(float(model.optimizer.learning_rate)))
+def rate(*_, **__):
+    rates.append(float(model.optimizer.learning_rate))
+note = keras.callbacks.LambdaCallback(on_train_batch_end=rate)
 made = [rabit.keras.BroadcastGlobalVariablesCallback(0), rabit.keras.MetricAverageCallback()]
 if "warm" in sys.argv:
     made.append(rabit.keras.LearningRateWarmupCallback(initial_lr=0.08, warmup_epochs=2))
