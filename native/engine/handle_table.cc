@@ -43,7 +43,7 @@ Result<std::vector<std::shared_ptr<PendingRequest>>> HandleTable::Open(std::span
   std::vector<std::shared_ptr<PendingRequest>> opened;
   opened.reserve(requests.size());
   for (size_t i = 0; i < requests.size(); ++i) {
-    const Handle handle{next_handle_.fetch_add(1, std::memory_order_relaxed)};
+    const Handle handle = NewHandle();
     // Handles are given out in order and never again, so a released one cannot mean another
     // request.
     opened.push_back(

@@ -25,6 +25,9 @@ class HandleTable {
   HandleTable(int rank, size_t capacity, std::chrono::microseconds spin, OverlapClock& clock,
               OperationLog& log, Record& record);
 
+  // Given out in order, and never again.
+  Handle NewHandle() { return {next_handle_.fetch_add(1, std::memory_order_relaxed)}; }
+
   // All or none: fails if a name is open in its group already, or the table is full.
   Result<std::vector<std::shared_ptr<PendingRequest>>> Open(std::span<Request> requests,
                                                             int64_t now_ns);

@@ -29,6 +29,19 @@ uint64_t ContentHash(const OrderedCall& call, uint64_t number) {
   return hash;
 }
 
+Signature SignatureOf(const OrderedCall& call) {
+  Signature signature;
+  signature.kind = call.kind;
+  signature.dtype = call.output.dtype;
+  signature.group = call.group;
+  signature.root = call.root;
+  return signature;
+}
+
+int64_t ElementsOf(const OrderedCall& call) {
+  return call.kind == Kind::kBroadcast ? call.output.count : call.input.count;
+}
+
 Work WorkOf(const OrderedCall& call) {
   const TensorView& view = call.kind == Kind::kBroadcast ? call.output : call.input;
   Work work;
@@ -79,15 +92,25 @@ Status OrderedCalls::Run(const OrderedCall& call, Deadline deadline) {
   state_.running.Enter(lane_, {call.group, number, hash, {}}, [&] { return Values(call); });
   // The engine thread watches ordered calls only once there has been one.
   if (!state_.has_ordered.exchange(true)) state_.Wake();
-  const int64_t begin_ns = state_.log.is_active() ? NowNs() : 0;
+  const bool is_noted = state_.log.is_active() || state_.record.is_active();
+  const int64_t begin_ns = is_noted ? NowNs() : 0;
+  const Handle handle = state_.handles.NewHandle();
+  if (is_noted) state_.record.Ordered(handle.value, SignatureOf(call), ElementsOf(call), begin_ns);
   const Result<Route> route = routes_.Of(WorkOf(call), LoadOf(call, *group), *group);
+  if (is_noted && route.ok()) {
+    const Backend& backend = *state_.parts.backends[static_cast<size_t>(route->executor)];
+    state_.record.Started(handle.value, backend.name(), route->algorithm, lane_, begin_ns);
+  }
   const FailureScope scope = route.ok() ? state_.ScopeOf(route->executor) : kWholeEngine;
   Status status = route.ok() ? state_.failure.verdict_on(scope) : route.status();
   if (status.ok()) status = Execute(call, *group, *route, lane);
-  if (begin_ns != 0) {
-    const size_t bytes = std::max(call.input.bytes(), call.output.bytes());
-    state_.log.Add({"(ordered)", call.kind, call.output.dtype, call.group,
-                    static_cast<int64_t>(bytes), begin_ns, NowNs(), status.ok()});
+  if (is_noted) {
+    const auto bytes = static_cast<int64_t>(std::max(call.input.bytes(), call.output.bytes()));
+    state_.record.Finished(handle.value, call.kind, bytes, status.ok(), state_.statistics.clock());
+    if (state_.log.is_active()) {
+      state_.log.Add({"(ordered)", call.kind, call.output.dtype, call.group, bytes, begin_ns,
+                      NowNs(), status.ok()});
+    }
   }
   // Before the call can return: what the comparison of ranks describes refers to `call`, on this
   // stack.

@@ -24,6 +24,7 @@ constexpr size_t kEntriesAt = kTextsAt + kTextBytes;
 constexpr size_t kMappedBytes = kEntriesAt + Record::kEntries * sizeof(RecordEntry);
 constexpr std::string_view kMagic = "rabitrec";
 constexpr int64_t kClockEveryNs = 5'000'000;
+constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, Linux 5.14
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
@@ -34,7 +35,10 @@ std::atomic<uint64_t>& UsedOf(std::byte* memory) {
 
 }  // namespace
 
-Record::~Record() { Stop(); }
+Record::~Record() {
+  Stop();
+  if (memory_ != nullptr) ::munmap(memory_, kMappedBytes);
+}
 
 Status Record::Start(const std::string& path, int64_t epoch) {
   if (path.empty()) return Status();
@@ -54,6 +58,8 @@ Status Record::Start(const std::string& path, int64_t epoch) {
                            "; name a folder that is writable (RABIT_RECORD), or set RABIT_RECORD=0");
   }
   memory_ = static_cast<std::byte*>(memory);
+  // Now, not in the first operations that touch a page; an older kernel does it then.
+  ::madvise(memory_, kMappedBytes, kPopulateWrite);
   counters_ = reinterpret_cast<std::atomic<int64_t>*>(memory_ + kCountersAt);
   // Place 0 stands for no text, so the count of used bytes itself takes the first eight.
   if (UsedOf(memory_).load() == 0) UsedOf(memory_).store(sizeof(uint64_t));
@@ -68,7 +74,6 @@ Status Record::Start(const std::string& path, int64_t epoch) {
   return Status();
 }
 
-// The memory stays mapped: a lane that is left behind may write still.
 void Record::Stop() {
   if (counters_ != nullptr) Set(kRunning, 0);
 }
@@ -91,18 +96,28 @@ std::pair<uint32_t, int64_t> Record::NameOf(std::string_view name) {
 void Record::Submitted(uint64_t handle, const Request& request, uint32_t name, int64_t number,
                        int64_t now_ns) {
   if (!is_active()) return;
+  Open(handle, request.signature, request.input.count, name, number, now_ns);
+}
+
+void Record::Ordered(uint64_t handle, const Signature& signature, int64_t elements,
+                     int64_t now_ns) {
+  if (!is_active()) return;
+  Open(handle, signature, elements, WordOf("(ordered)"), -1, now_ns);
+}
+
+void Record::Open(uint64_t handle, const Signature& signature, int64_t elements, uint32_t name,
+                  int64_t number, int64_t now_ns) {
   RecordEntry& entry = entries_[handle % kEntries];
   entry.handle.store(0, kRelaxed);
   // A reader that finds the old handle again afterwards has seen none of the new fields: the zero
   // comes before all of them.
   std::atomic_thread_fence(std::memory_order_release);
-  const Signature& signature = request.signature;
   entry.round.store(0, kRelaxed);
   entry.submitted_ns.store(now_ns, kRelaxed);
   entry.agreed_ns.store(0, kRelaxed);
   entry.started_ns.store(0, kRelaxed);
   entry.finished_ns.store(0, kRelaxed);
-  entry.elements.store(request.input.count, kRelaxed);
+  entry.elements.store(elements, kRelaxed);
   entry.number.store(number, kRelaxed);
   entry.name.store(name, kRelaxed);
   entry.algorithm.store(0, kRelaxed);
@@ -148,11 +163,14 @@ void Record::Finished(uint64_t handle, Kind kind, int64_t bytes, bool is_ok,
     entry->state.store(is_ok ? 1 : 2, kRelaxed);
   }
   const int place = static_cast<int>(kind);
-  Add(is_ok ? kFinished : kFailed, 1);
-  Add(kBytes, bytes);
+  if (!is_ok) Add(kFailed, 1);
   Add(static_cast<Counter>(kOfKind + place), 1);
   Add(static_cast<Counter>(kBytesOfKind + place), bytes);
   Set(kLastProgressNs, now_ns);
+  // The ring is larger than the nearest caches: the next operation finds its place there.
+  const auto* const next = reinterpret_cast<const char*>(&entries_[(handle + 1) % kEntries]);
+  __builtin_prefetch(next, 1);
+  __builtin_prefetch(next + sizeof(RecordEntry) - 1, 1);
   // Reading the clock takes a lock of all lanes, so it is not done for each small tensor.
   if (now_ns - clock_read_ns_.load(kRelaxed) < kClockEveryNs) return;
   clock_read_ns_.store(now_ns, kRelaxed);

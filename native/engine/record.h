@@ -47,15 +47,14 @@ struct RecordEntry {
 };
 static_assert(sizeof(RecordEntry) == 96, "the format of the file");
 
-// Thread-safe, apart from Start.  Without a file every call returns at once.
+// Thread-safe, apart from Start.  Without a file every call returns at once.  Its owner outlives the
+// lanes, also those that are left behind: the file is unmapped with it.
 class Record {
  public:
   enum Counter {
-    kSubmitted,
-    kFinished,
-    kFailed,
-    kBytes,
-    kNegotiationNs,
+    kSubmitted = 0,
+    kFailed = 2,  // readers add up those of a kind: how many have finished, and their bytes
+    kNegotiationNs = 4,
     kCommunicatingNs,
     kWaitingNs,
     kBothNs,
@@ -66,7 +65,6 @@ class Record {
     kOfKind = 16,
     kBytesOfKind = 32,
   };
-  static constexpr uint32_t kFormat = 1;
   static constexpr size_t kEntries = 4096;
 
   Record() = default;
@@ -94,7 +92,12 @@ class Record {
   void Add(Counter counter, int64_t by);
   void Set(Counter counter, int64_t value);
 
+  // A call that is not negotiated, from its begin to its end.
+  void Ordered(uint64_t handle, const Signature& signature, int64_t elements, int64_t now_ns);
+
  private:
+  void Open(uint64_t handle, const Signature& signature, int64_t elements, uint32_t name,
+            int64_t number, int64_t now_ns);
   RecordEntry* Find(uint64_t handle) const;
   uint32_t Text(std::string_view text);
   uint32_t WordOf(std::string_view word);

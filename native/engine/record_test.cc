@@ -70,6 +70,23 @@ TEST(Record, HoldsWhatAnOperationHasComeTo) {
   EXPECT_TRUE(file.Content().find("ring") != std::string::npos);
 }
 
+TEST(Record, HoldsCallsThatAreNotNegotiated) {
+  RecordFile file(kFileBytes);
+  Record record;
+  OverlapClock clock;
+  ASSERT_OK(record.Start(file.path, 1));
+
+  record.Ordered(1, SomeRequest().signature, 100, 11);
+  record.Finished(1, Kind::kAllreduce, 400, true, clock);
+
+  const size_t entry = kEntriesAt + sizeof(RecordEntry);
+  EXPECT_EQ(file.At(entry), 1);
+  EXPECT_EQ(file.At(entry + 8), 0);  // no round
+  EXPECT_EQ(file.At(entry + 16), 11);
+  EXPECT_TRUE(file.At(entry + 40) >= 11);
+  EXPECT_TRUE(file.Content().find("(ordered)") != std::string::npos);
+}
+
 TEST(Record, NamesThatEndInANumberShareOneText) {
   RecordFile file(kFileBytes);
   Record record;
