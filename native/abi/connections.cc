@@ -166,6 +166,12 @@ Connections ConnectAlone(const Options& options) {
   return alone;
 }
 
+// "::1" needs brackets before a port can follow.
+std::string WithPort(const std::string& address, const std::string& port) {
+  const bool is_bare_v6 = address.find(':') != std::string::npos && address.front() != '[';
+  return (is_bare_v6 ? "[" + address + "]" : address) + port;
+}
+
 // Everything but the store.
 Status ConnectThrough(const Options& options, const Members& members, Deadline deadline,
                       Connections& made) {
@@ -175,10 +181,12 @@ Status ConnectThrough(const Options& options, const Members& members, Deadline d
   RABIT_RETURN_IF_ERROR(watch.Join(deadline));
   const Status listens = made.pool->Listen(ListenAddress(options.bind_address), epoch);
   if (!listens.ok()) return AddContext(options, "opening its port", listens);
-  const std::string address = made.pool->listener().address();
+  const std::string address =
+      PublishedAddress(options.bind_address, made.pool->listener().address());
   // For those that read nothing else of a rank: servers, ranks that sum for others, and members
   // that look for whom they still reach (rabit/rendezvous/reach.py).
-  RABIT_RETURN_IF_ERROR(Tell(options, members, book, "address", address));
+  RABIT_RETURN_IF_ERROR(
+      Tell(options, members, book, "address", std::string(AddressOfLink(address, 0))));
   Result<Hosts> hosts = MeetHosts(options, members, book, address, deadline);
   if (!hosts.ok()) return AddContext(options, "looking for all ranks", hosts.status());
   made.topology = std::move(hosts->topology);
@@ -212,11 +220,23 @@ Status ConnectThrough(const Options& options, const Members& members, Deadline d
 
 }  // namespace
 
-// "::1" needs brackets before a port can follow.
 std::string ListenAddress(const std::string& bind_address) {
-  const std::string& address = bind_address.empty() ? std::string("127.0.0.1") : bind_address;
-  const bool is_bare_v6 = address.find(':') != std::string::npos && address.front() != '[';
-  return (is_bare_v6 ? "[" + address + "]" : address) + ":0";
+  if (bind_address.find(',') != std::string::npos) {
+    return bind_address.find(':') != std::string::npos ? "[::]:0" : "0.0.0.0:0";
+  }
+  return WithPort(bind_address.empty() ? "127.0.0.1" : bind_address, ":0");
+}
+
+std::string PublishedAddress(const std::string& bind_address, const std::string& bound) {
+  if (bind_address.find(',') == std::string::npos) return bound;
+  const std::string port = bound.substr(bound.rfind(':'));
+  std::string published;
+  for (size_t at = 0; at <= bind_address.size();) {
+    const size_t end = std::min(bind_address.find(',', at), bind_address.size());
+    published += (at > 0 ? "," : "") + WithPort(bind_address.substr(at, end - at), port);
+    at = end + 1;
+  }
+  return published;
 }
 
 Result<std::shared_ptr<ConnectionPool>> OpenPool(const Options& options) {

@@ -54,5 +54,7 @@ Result<std::shared_ptr<ConnectionPool>> OpenPool(const Options& options);
 
 // Where a listener is opened: any port of this address.
 std::string ListenAddress(const std::string& bind_address);
+// What peers dial: `bound`, or each address of a list of them with its port, with commas between.
+std::string PublishedAddress(const std::string& bind_address, const std::string& bound);
 
 }  // namespace rabit

@@ -75,6 +75,7 @@ class TreePlanParser {
     if (words.empty()) return Status();
     if (words[0] == "bytes_min") return Number(words, plan_->bytes_min_);
     if (words[0] == "pipeline_bytes") return Number(words, plan_->pipeline_bytes_);
+    if (words[0] == "wide_sums") return Number(words, plan_->wide_sums_);
     if (words[0] == "size") return Size(words);
     if (words[0] == "order") return Order(words);
     for (const PlannedKind& planned : kPlannedKinds) {

@@ -23,7 +23,7 @@ struct PlannedTree {
 // Constant, equal on all ranks of the group.
 class TreePlan {
  public:
-  // Lines "size N", "bytes_min N", "pipeline_bytes N" and, for each tree,
+  // Lines "size N", "bytes_min N", "pipeline_bytes N", "wide_sums N" and, for each tree,
   //
   //   allreduce ROOT WEIGHT up P0 P1 … down P0 P1 …
   //   broadcast ROOT WEIGHT down P0 P1 …      of a broadcast from ROOT
@@ -45,6 +45,9 @@ class TreePlan {
   // Positions in the group, in the order in which a ring passes them; empty: as they are.
   const std::vector<int>& order() const { return order_; }
   int64_t bytes_min() const { return bytes_min_; }
+  // Whether an allreduce that sums in a wider type than that of the tensor follows the trees too: it
+  // sends twice as much towards the root.
+  bool has_wide_sums() const { return wide_sums_ != 0; }
   // What a link carries in the time of one message's latency.
   int64_t pipeline_bytes() const { return pipeline_bytes_; }
 
@@ -55,6 +58,7 @@ class TreePlan {
   std::vector<int> order_;
   int64_t bytes_min_ = 0;
   int64_t pipeline_bytes_ = 0;
+  int64_t wide_sums_ = 0;
   // By kind, then by root; all trees of an allreduce stand at 0.
   std::array<std::vector<std::vector<PlannedTree>>, kKindTraits.size()> trees_;
 };

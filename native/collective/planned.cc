@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "arithmetic/reduce.h"
+#include "collective/allreduce.h"
 #include "collective/chunks.h"
 #include "transport/operation_slots.h"
 
@@ -80,12 +81,19 @@ struct Reduction {
   Epilogue epilogue = {};
 };
 
+// Of which type sums are on their way: a sum of a narrow type is rounded once, at the root.
+DType SumTypeOf(const PlannedTree& tree, const Reduction& reduction, DType dtype) {
+  const bool ends_wide = WantsRankOrder(dtype, reduction.op) || EndsWide(dtype, reduction.epilogue);
+  return !tree.up.empty() && ends_wide ? WideOf(dtype) : dtype;
+}
+
 class PlannedPass {
  public:
   PlannedPass(const CollectiveCall& call, DType dtype, const Reduction& reduction,
               const TreeShare& share, Tag tag)
       : call_(call),
         dtype_(dtype),
+        sum_dtype_(SumTypeOf(*share.tree, reduction, dtype)),
         reduction_(reduction),
         share_(share),
         has_up_(!share.tree->up.empty()),
@@ -104,7 +112,7 @@ class PlannedPass {
 
   int64_t scratch_bytes() const {
     const auto arriving = static_cast<int64_t>(up_.children.size()) * kArriving;
-    return (arriving + (SumsInScratch() ? kRising + 1 : 0)) * ChunkBytes();
+    return (arriving + (SumsInScratch() ? kRising + 1 : 0)) * ChunkSumBytes();
   }
   void SetScratch(std::byte* scratch) { scratch_ = scratch; }
   int64_t iterations() const { return chunks_ + lag_; }
@@ -132,12 +140,18 @@ class PlannedPass {
 
  private:
   bool Has(int64_t k) const { return k >= 0 && k < chunks_; }
+  bool is_wide() const { return sum_dtype_ != dtype_; }
   bool SumsInScratch() const {
-    return share_.sums_in_scratch && !is_root_ && !up_.children.empty();
+    return is_wide() || (share_.sums_in_scratch && !is_root_ && !up_.children.empty());
   }
-  int64_t ChunkBytes() const { return share_.chunk_count * static_cast<int64_t>(SizeOf(dtype_)); }
+  int64_t ChunkSumBytes() const {
+    return share_.chunk_count * static_cast<int64_t>(SizeOf(sum_dtype_));
+  }
   Range Chunk(int64_t k) const { return ChunkOf(share_.range, share_.chunk_count, k); }
   size_t BytesOf(int64_t k) const { return static_cast<size_t>(Chunk(k).count()) * SizeOf(dtype_); }
+  size_t SumBytesOf(int64_t k) const {
+    return static_cast<size_t>(Chunk(k).count()) * SizeOf(sum_dtype_);
+  }
   int64_t OffsetOf(int64_t k) const {
     return Chunk(k).begin * static_cast<int64_t>(SizeOf(dtype_));
   }
@@ -154,12 +168,12 @@ class PlannedPass {
     return static_cast<size_t>(k % (kArriving + kRising + lag_ + 1));
   }
   Bytes Arriving(int64_t k, size_t child) const {
-    return {scratch_ + static_cast<int64_t>(ChildSlot(k, child)) * ChunkBytes(), BytesOf(k)};
+    return {scratch_ + static_cast<int64_t>(ChildSlot(k, child)) * ChunkSumBytes(), SumBytesOf(k)};
   }
   std::byte* SumOf(int64_t k) const {
     if (!SumsInScratch()) return ResultAt(k);
     const auto before = static_cast<int64_t>(up_.children.size()) * kArriving;
-    return scratch_ + (before + static_cast<int64_t>(ParentSlot(k))) * ChunkBytes();
+    return scratch_ + (before + static_cast<int64_t>(ParentSlot(k))) * ChunkSumBytes();
   }
 
   void ExpectChildren(int64_t k);
@@ -168,7 +182,7 @@ class PlannedPass {
   Status SendDown(int64_t k);
 
   const CollectiveCall& call_;
-  const DType dtype_;
+  const DType dtype_, sum_dtype_;
   const Reduction reduction_;
   const TreeShare share_;
   const bool has_up_, has_down_, is_root_;
@@ -197,6 +211,10 @@ Status PlannedPass::ReduceUp(int64_t k) {
   if (!Has(k)) return Status();
   const Range chunk = Chunk(k);
   const std::byte* sum = share_.in + OffsetOf(k);
+  if (is_wide()) {
+    Convert(dtype_, sum, sum_dtype_, SumOf(k), chunk.count());
+    sum = SumOf(k);
+  }
   if (is_root_ || !up_.children.empty()) {
     std::vector<const std::byte*> inputs = {sum};
     for (size_t i = 0; i < up_.children.size(); ++i) {
@@ -204,13 +222,14 @@ Status PlannedPass::ReduceUp(int64_t k) {
       inputs.push_back(Arriving(k, i).data());
     }
     std::byte* const into = SumOf(k);
-    Reduce(reduction_.op, dtype_, inputs, into, chunk.count(),
+    Reduce(reduction_.op, sum_dtype_, inputs, into, chunk.count(),
            is_root_ ? reduction_.epilogue : Epilogue());
+    if (is_root_ && is_wide()) Convert(sum_dtype_, into, dtype_, ResultAt(k), chunk.count());
     ExpectChildren(k + kArriving);
     sum = into;
   }
   if (is_root_) return Status();
-  to_parent_.Start(ParentSlot(k), call_.transport.Send(up_.parent, up_tag_, {sum, BytesOf(k)}));
+  to_parent_.Start(ParentSlot(k), call_.transport.Send(up_.parent, up_tag_, {sum, SumBytesOf(k)}));
   return Status();
 }
 

@@ -18,6 +18,8 @@ inline constexpr std::string_view kPlanAlgorithm = "plan";
 // All block.  The plan is of call.size() ranks and has trees for the kind and the root.  A rank
 // adds its own contribution first and then those of its children, in the order of their ranks: the
 // sum of an element depends on the plan, the size of the buffer and the element's place in it.
+// Sums of 16-bit floats, and means of narrow integers, are on their way in WideOf(dtype) and rounded
+// once, at the root.
 Status PlannedAllreduce(const CollectiveCall& call, const TreePlan& plan, const TensorView& buffer,
                         ReduceOp op, const Epilogue& epilogue);
 // See ReduceToRoot.

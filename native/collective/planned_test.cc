@@ -2,11 +2,13 @@
 #include "collective/planned.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "arithmetic/reduce.h"
 #include "collective/scratch.h"
 #include "testing/inproc_transport.h"
 #include "testing/run_ranks.h"
@@ -202,6 +204,42 @@ TEST(Planned, sums_are_in_the_order_of_the_tree_from_run_to_run) {
       EXPECT_TRUE(values == expected);
     });
   }
+}
+
+// 2048 + 1 is no float16: a sum that is rounded at every rank would stay 2048.
+TEST(Planned, sums_of_float16_are_rounded_once) {
+  constexpr int64_t kCount = 10'001;
+  Random random(9);
+  for (const int size : {2, 5, 8}) {
+    const auto plan = Parsed(RandomPlan(random, size, 2), size);
+    ASSERT_TRUE(plan != nullptr);
+    const auto narrow = [&](float value) {
+      const std::vector<float> wide(kCount, value);
+      std::vector<uint16_t> found(kCount);
+      Convert(DType::kFloat32, reinterpret_cast<const std::byte*>(wide.data()), DType::kFloat16,
+              reinterpret_cast<std::byte*>(found.data()), kCount);
+      return found;
+    };
+    OnRanks(size, [&](const CollectiveCall& call) {
+      std::vector<uint16_t> values = narrow(call.rank() == 0 ? 2048.0f : 1.0f);
+      const TensorView view{values.data(), kCount, DType::kFloat16, {}};
+      EXPECT_OK(PlannedAllreduce(call, *plan, view, ReduceOp::kSum, {}));
+      EXPECT_TRUE(values == narrow(2048.0f + static_cast<float>(size - 1))) << size << " ranks";
+    });
+  }
+}
+
+// The sum overflows an int32, the mean does not.
+TEST(Planned, a_mean_of_integers_is_summed_in_more_bits) {
+  constexpr int32_t kLargest = std::numeric_limits<int32_t>::max();
+  const auto plan = Parsed("size 3\nallreduce 1 1 up 1 -1 0 down 1 -1 0\n", 3);
+  ASSERT_TRUE(plan != nullptr);
+  OnRanks(3, [&](const CollectiveCall& call) {
+    std::vector<int32_t> values(40'000, kLargest - 3 * call.rank());
+    const TensorView view{values.data(), 40'000, DType::kInt32, {}};
+    EXPECT_OK(PlannedAllreduce(call, *plan, view, ReduceOp::kAverage, {3, 1.0}));
+    EXPECT_TRUE(values == std::vector<int32_t>(40'000, kLargest - 3));
+  });
 }
 
 TEST(Planned, a_plan_that_is_wrong_is_refused_with_its_line) {

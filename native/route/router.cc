@@ -221,15 +221,16 @@ Router::Choice Router::Choose(const LinkCosts& links, const Work& work, int64_t 
   }
 }
 
-// A sum in rank order, and one that stays wide to the end, is added up at one place.
+// Some sums are added up in rank order, at one place.
 bool Router::FollowsPlan(const Work& work, int64_t bytes, const Group& group) const {
   if (group.plan == nullptr || bytes < group.plan->bytes_min()) return false;
   if (!group.plan->Has(work.kind, std::max(group.IndexOf(work.root), 0))) return false;
   // A rule of the user's is the more recent word: it names an algorithm for these sizes.
   if (!options_.rules.Find(work.kind, bytes).empty()) return false;
   if (!TraitsOf(work.kind).reduces) return true;
-  return !options_.is_deterministic && !WantsRankOrder(work.dtype, work.op) &&
-         !EndsWide(work, group);
+  if (options_.is_deterministic) return false;
+  const bool is_wide = WantsRankOrder(work.dtype, work.op) || EndsWide(work, group);
+  return !is_wide || (work.kind == Kind::kAllreduce && group.plan->has_wide_sums());
 }
 
 Router::Choice Router::ChooseAllreduce(const LinkCosts& links, const Work& work, int64_t bytes,

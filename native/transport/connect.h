@@ -54,8 +54,8 @@ struct ConnectContext {
   Members members = {};
   LinkKeeper* keeper =
       nullptr;  // of the connections between members; null: they end with the engine
-  std::span<const std::string> addresses =
-      {};  // of the listeners, by rank; empty: the store has them
+  // Of the listeners, by rank, several of one with commas between; empty: the store has them.
+  std::span<const std::string> addresses = {};
 
   // Where a rank publishes what holds as long as its listener.
   std::string KeyOf(std::string_view what, int of_rank) const {
@@ -65,6 +65,16 @@ struct ConnectContext {
   // Of a rank that has failed.  Whoever waits asks this a few times a second.
   Status Look() const { return watch == nullptr ? Status() : watch->Look(); }
 };
+
+// Of the addresses of a rank, with commas between, that which its link `index` goes to: a host with
+// several interfaces has a link of each pair of ranks on each of them in turn.
+inline std::string_view AddressOfLink(std::string_view addresses, int index) {
+  const auto count = static_cast<int>(std::count(addresses.begin(), addresses.end(), ',')) + 1;
+  for (int skip = index % count; skip > 0; --skip) {
+    addresses.remove_prefix(addresses.find(',') + 1);
+  }
+  return addresses.substr(0, addresses.find(','));
+}
 
 // Between two looks of a wait that something else ends.
 inline constexpr std::chrono::milliseconds kStartLookInterval{100};

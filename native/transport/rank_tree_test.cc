@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "testing/test.h"
+#include "transport/connect.h"
 
 namespace rabit {
 namespace {
@@ -43,6 +44,15 @@ TEST(RankTree, every_rank_is_reached_once_and_the_fan_out_holds) {
         }
       }
     }
+  }
+}
+
+TEST(AddressOfLink, links_take_the_addresses_of_a_rank_in_turn) {
+  EXPECT_EQ(AddressOfLink("10.0.0.1:5", 0), "10.0.0.1:5");
+  EXPECT_EQ(AddressOfLink("10.0.0.1:5", 3), "10.0.0.1:5");
+  for (const int turn : {0, 2, 4}) {
+    EXPECT_EQ(AddressOfLink("10.0.0.1:5,[::2]:5", turn), "10.0.0.1:5");
+    EXPECT_EQ(AddressOfLink("10.0.0.1:5,[::2]:5", turn + 1), "[::2]:5");
   }
 }
 

@@ -24,6 +24,13 @@ class NetworkSettings(Settings, group="network"):
         flag="--network-interfaces",
         level="basic",
     )
+    interfaces: str = setting(
+        "",
+        "Comma-separated interfaces, which every host has: the connections of each pair of ranks are divided among "
+        "them, one lane on each in turn, so that they carry data at the same time. The first one leads to the other "
+        "hosts at the start. Empty: one interface.",
+        flag="--interfaces",
+    )
     backend: str = setting(
         "builtin",
         "The component that executes collectives: builtin, mpi, nccl (tensors on GPUs), ps (summation servers), or "

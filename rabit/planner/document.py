@@ -6,10 +6,12 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, NoReturn
 
 from rabit.errors import InvalidArgument
+from rabit.planner.order import all_pairs_rate, shortest_paths
 from rabit.planner.plan import Plan
 from rabit.planner.trees import Tree
 
@@ -26,7 +28,8 @@ _PIPELINE_BYTES = 4096
 _BYTES_MIN = 64 << 10
 # Of more hosts only broadcasts and reductions of the first one have trees: a table of all would be long.
 _ALL_ROOTS_HOSTS_MAX = 16
-_UNPLANNED = ("sums of 16-bit floats", "alltoall")
+# Sums of 16-bit floats follow the trees where these are so much faster than sums in one place.
+_WORTH_WIDE_SUMS = 1.05
 _KINDS = ("allreduce", "broadcast", "reduce", "allgather", "reducescatter")
 
 
@@ -50,6 +53,7 @@ class PlanDocument:
 
     topology: the hash of the network that it was made for. order: places in `hosts`. pipeline_bytes: what a
     link carries in the time of one message's latency. bytes_min: exchanges below it do not follow the plan.
+    wide_sums: an allreduce that sums in a wider type than the tensor's, such as one of 16-bit floats, follows it too.
     """
 
     topology: str
@@ -58,6 +62,7 @@ class PlanDocument:
     trees: tuple[PlannedTree, ...]
     pipeline_bytes: int = _PIPELINE_BYTES
     bytes_min: int = _BYTES_MIN
+    wide_sums: bool = False
 
     def followed(self) -> dict[str, str]:
         """What a job does with each kind of exchange: "trees", "ring in the order" or "as without a plan"."""
@@ -68,8 +73,8 @@ class PlanDocument:
         for kind in ("broadcast", "reduce"):
             if len(roots[kind]) < len(self.hosts):
                 found[kind] = f"trees from {self.hosts[0]}, else as without a plan"
-        # A tree would round narrow floats at each rank; of codecs the second half alone is a gathering.
-        return found | dict.fromkeys(_UNPLANNED, "as without a plan")
+        found["allreduce of 16-bit floats"] = "trees" if self.wide_sums else "as without a plan"
+        return {**found, "alltoall": "as without a plan"}  # The first half of many codecs.
 
 
 def described(plan: Plan, pipeline_bytes: int = _PIPELINE_BYTES) -> dict[str, Any]:
@@ -81,6 +86,7 @@ def described(plan: Plan, pipeline_bytes: int = _PIPELINE_BYTES) -> dict[str, An
         "network": plan.topology.to_json(),
         "pipeline_bytes": pipeline_bytes,
         "bytes_min": _BYTES_MIN,
+        "wide_sums": _has_wide_sums(plan),
         "execution": [
             [each.kind, each.root, each.weight, list(each.up), list(each.down)]
             for each in _executed(plan)
@@ -126,7 +132,7 @@ def document_of(document: Mapping[str, Any]) -> PlanDocument:
     order = tuple(hosts.index(name) for name in document["order"])
     return PlanDocument(
         str(document["topology"]), hosts, order, tuple(trees),
-        int(document["pipeline_bytes"]), int(document["bytes_min"]),
+        int(document["pipeline_bytes"]), int(document["bytes_min"]), bool(document.get("wide_sums", False)),
     )  # fmt: skip
 
 
@@ -155,6 +161,21 @@ def _executed(plan: Plan) -> Iterable[PlannedTree]:
 
 def _has_trees(plan: Plan) -> bool:
     return float(plan.ring(plan.order) / plan.allreduce) < _RING_IS_ENOUGH
+
+
+def _has_wide_sums(plan: Plan) -> bool:
+    """Whether the trees, with sums of twice the bytes on their way to the root, are faster than sums in one place."""
+    if not _has_trees(plan):
+        return False
+    paths = shortest_paths(plan.topology)
+    loads: dict[tuple[int, int], Fraction] = {}
+    for pair in plan.trees:
+        for edges, times in ((pair.reduce.edges, 2), (pair.broadcast.edges, 1)):
+            for edge in edges:
+                for link in paths[edge]:
+                    loads[link] = loads.get(link, Fraction(0)) + times * pair.share
+    slowest = max(load / plan.topology.capacity[link] for link, load in loads.items())
+    return slowest * _WORTH_WIDE_SUMS < 1 / all_pairs_rate(plan.topology)
 
 
 def _forest(kind: str, size: int, trees: Sequence[Tree]) -> Iterable[PlannedTree]:

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from rabit.planner.graph import Topology
 
-__all__ = ["best_ring_order", "rate_of_loads", "ring_rate", "shortest_paths"]
+__all__ = ["all_pairs_rate", "best_ring_order", "rate_of_loads", "ring_rate", "shortest_paths"]
 
 Edge = tuple[int, int]
 
@@ -29,6 +29,15 @@ def ring_rate(topology: Topology, order: Sequence[int]) -> Fraction:
     loads = _loads(shortest_paths(topology), order)
     size = topology.hosts
     return rate_of_loads(topology, loads) * Fraction(size, 2 * (size - 1))
+
+
+def all_pairs_rate(topology: Topology) -> Fraction:
+    """The rate of an allreduce in which each host sums a part for all, in the topology's integer units."""
+    loads: dict[Edge, int] = {}
+    for path in shortest_paths(topology).values():
+        for link in path:
+            loads[link] = loads.get(link, 0) + 1
+    return rate_of_loads(topology, loads) * Fraction(topology.hosts, 2)
 
 
 def best_ring_order(topology: Topology) -> tuple[int, ...]:

@@ -26,6 +26,7 @@ def table_of(document: PlanDocument, host_of: Sequence[str], source: str = "the 
         f"size {len(host_of)}",
         f"bytes_min {document.bytes_min}",
         f"pipeline_bytes {document.pipeline_bytes}",
+        f"wide_sums {int(document.wide_sums)}",
         " ".join(["order", *(str(rank) for host in document.order for rank in ranks_of[host])]),
     ]
     for turn, tree in enumerate(document.trees):

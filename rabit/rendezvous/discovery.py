@@ -102,7 +102,7 @@ class Discovery:
             host_key=placement.host_key,
             store_address=placement.store_address,
             secret=placement.secret or config.secret,
-            bind_address=placement.bind_address or config.bind_address,
+            bind_address=_addresses_of(config) or placement.bind_address or config.bind_address,
         )
 
     def close(self) -> None:
@@ -166,3 +166,13 @@ class Discovery:
             secret=secret,
             bind_address=bind_address(told, store_host, store_port),
         )
+
+
+def _addresses_of(config: Config) -> str:
+    """One address of each interface of RABIT_INTERFACES, with commas between; "" where none is named."""
+    names = [name.strip() for name in config.interfaces.split(",") if name.strip()]
+    if not names:
+        return ""
+    from rabit.rendezvous.interfaces import interface_addresses
+
+    return ",".join(interface_addresses(name)[0] for name in names)

@@ -50,5 +50,10 @@ def reachable_address(environ: Mapping[str, str], host: str = "", towards: str =
 
 
 def _interfaces(environ: Mapping[str, str]) -> list[str]:
-    names = environ.get("RABIT_NETWORK_INTERFACES") or environ.get("HOROVOD_GLOO_IFACE") or ""
+    names = (
+        environ.get("RABIT_INTERFACES")
+        or environ.get("RABIT_NETWORK_INTERFACES")
+        or environ.get("HOROVOD_GLOO_IFACE")
+        or ""
+    )
     return [part.strip() for part in names.split(",") if part.strip()]

@@ -56,7 +56,7 @@ class Placement(NamedTuple):
 # What a launcher says by a variable, and a user by a setting from any source.
 _FROM_SETTINGS = (
     "host_key", "store_address", "secret_file", "secret_key_file", "job_name", "bind_address",
-    "network_interfaces",
+    "network_interfaces", "interfaces",
 )  # fmt: skip
 
 

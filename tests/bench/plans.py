@@ -243,3 +243,22 @@ def ordered_rank(o: Any) -> tuple[list[float], list[str]]:
     taken = seconds_each(collective(o.kind, array), o.rounds + 1, rabit.barrier)[1:]
     rabit.shutdown()
     return taken, order
+
+
+@case(hosts=2, mbit=100.0, sizes=sizes("16M"), rounds=5)
+def interfaces(o: Any) -> bool:
+    """An allreduce over two interfaces of each host at once, beside one of them; each has a link of its own."""
+    if why := shaped_links.why_not():
+        print(f"skipped: links cannot be shaped here: {why}")
+        return True
+    o.kind, rows, seconds = "allreduce", [], {}
+    for names in ("eth0", "eth0,eth1"):
+        with build_network(star(*[o.mbit] * o.hosts), interfaces=2) as lab:
+            o.environ = {"RABIT_INTERFACES": names, "RABIT_PLAN": "off"}
+            found = on_ranks(planned_rank, o, o.hosts, run=shaped_links.in_lab(lab, timeout=300))
+        for place, size in enumerate(o.sizes):
+            taken = median([max(turn) for turn in zip(*(each[place] for each in found), strict=True)])
+            seconds[names, size] = taken
+            rows.append([show_size(size), names, f"{taken:.3f} s", seconds["eth0", size] / taken])
+    table(["", "interfaces", "time", "of one interface / it"], rows)
+    return True

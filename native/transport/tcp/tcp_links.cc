@@ -32,15 +32,14 @@ TcpLinks::TcpLinks(const ConnectContext& context, const TcpOptions& options, Pla
       redialer_(
           context.rank,
           [this](const TcpLink& link, Deadline deadline) {
-            return DialOnce(addresses_[static_cast<size_t>(link.peer())], secret_,
-                            GreetingFor(link.index()), members_.Of(link.peer()), deadline);
+            return DialOnce(AddressOf(link), secret_, GreetingFor(link.index()),
+                            members_.Of(link.peer()), deadline);
           },
           [this](const TcpLink& link, Deadline deadline) {
-            return IsRefused(addresses_[static_cast<size_t>(link.peer())], deadline);
+            return IsRefused(AddressOf(link), deadline);
           },
           [this](const TcpLink& link) {
-            return HostOf(addresses_[static_cast<size_t>(link.peer())]) ==
-                   HostOf(listener_.address());
+            return HostOf(AddressOf(link)) == HostOf(listener_.address());
           }) {
   const int stripes = options_.connections_per_stream;
   for (const int peer : plan_.peers) {
@@ -104,7 +103,7 @@ Status TcpLinks::Connect(const ConnectContext& context) {
 Status TcpLinks::DialAllOf(std::span<TcpLink* const> links, const ConnectContext& context) {
   std::vector<DialTarget> targets;
   for (const TcpLink* const link : links) {
-    targets.push_back({addresses_[static_cast<size_t>(link->peer())], GreetingFor(link->index()),
+    targets.push_back({std::string(AddressOf(*link)), GreetingFor(link->index()),
                        members_.Of(link->peer())});
   }
   std::vector<Result<UniqueFd>> made =

@@ -7,6 +7,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -68,6 +69,9 @@ class TcpLinks final : public TcpLinkHost {
   Greeting GreetingFor(int index) const {
     return {plan_.purpose, epoch_, members_.Of(rank_), index};
   }
+  std::string_view AddressOf(const TcpLink& link) const {
+    return AddressOfLink(addresses_[static_cast<size_t>(link.peer())], link.index());
+  }
   void AttachKept();
   Status DialAllOf(std::span<TcpLink* const> links, const ConnectContext& context);
   void Accept(AuthenticatedPeer peer);
@@ -86,7 +90,7 @@ class TcpLinks final : public TcpLinkHost {
   const TcpOptions options_;
   const Plan plan_;
   TcpCounters counters_;
-  std::vector<std::string> addresses_;  // by rank; fixed before a link can break
+  std::vector<std::string> addresses_;  // by rank, as the context has them; fixed before a link can break
   std::vector<std::vector<std::unique_ptr<TcpLink>>> links_;  // by peer; empty: not a peer
   bool is_connecting_ = false;
 

@@ -16,12 +16,16 @@ __all__ = ["build_network"]
 
 @contextlib.contextmanager
 def build_network(
-    topology: dict[str, list[dict[str, object]]], queue_s: float = LONG_QUEUE_SECONDS, segment_bytes: int = PACKET_BYTES
+    topology: dict[str, list[dict[str, object]]],
+    queue_s: float = LONG_QUEUE_SECONDS,
+    segment_bytes: int = PACKET_BYTES,
+    interfaces: int = 1,
 ) -> Iterator[Lab]:
     """A lab of the hosts of `topology`, in their order; capacities are Mbit/s, links go both ways.
 
     topology: as in a topology file. A host with links to other hosts gets a switch of its own, which costs nothing, so
     that packets pass through it as through a router. Links form a tree: bridges know no other way.
+    interfaces: so many of each host with one link, eth0, eth1 ..., each with a network and a capacity of its own.
     """
     key = os.getpid() % 65000
     base, network = f"rb{key}", f"10.{200 + key // 256 % 50}.{key % 256}"
@@ -46,6 +50,9 @@ def build_network(
             rate = 0.0 if host in routers else mine[0][2]
             other = host if host in routers else next(n for n in mine[0][:2] if n != host)
             _add_host(lab, rank, bridges[other], rate, queue_s, segment_bytes, made)
+            for number in range(1, interfaces):
+                address = f"10.{250 + number}.{key % 256}.{rank + 1}/24"
+                _add_interface(lab, rank, number, address, bridges[other], rate, queue_s, segment_bytes, made)
         for place, (a, b, capacity) in enumerate(links):
             if a in bridges and b in bridges:
                 _add_link(base, place, bridges[a], bridges[b], capacity, queue_s, segment_bytes, made)
@@ -55,18 +62,30 @@ def build_network(
 def _add_host(
     lab: Lab, rank: int, bridge: str, mbit: float, queue_s: float, segment_bytes: int, made: list[tuple[str, str]]
 ) -> None:
-    namespace, port = lab.namespaces[rank], lab.port(rank)
-    inside = ("ip", "netns", "exec", namespace)
+    namespace = lab.namespaces[rank]
     made.append(("netns", namespace))
     _run("ip", "netns", "add", namespace)
-    made.append(("link", port))
-    _run("ip", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", namespace)
-    _run("ip", "link", "set", port, "master", bridge, "up")
-    _run(*inside, "ip", "address", "add", f"{lab.address(rank)}/24", "dev", "eth0")
-    _run(*inside, "ip", "link", "set", "eth0", "up")
+    inside = ("ip", "netns", "exec", namespace)
     _run(*inside, "ip", "link", "set", "lo", "up")
+    # An interface answers for its own address alone: else one of them would get what is for another.
+    _run(*inside, "sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=1", "net.ipv4.conf.all.arp_announce=2")
+    _add_interface(lab, rank, 0, f"{lab.address(rank)}/24", bridge, mbit, queue_s, segment_bytes, made)
+
+
+def _add_interface(
+    lab: Lab, rank: int, number: int, address: str, bridge: str, mbit: float, queue_s: float, segment_bytes: int,
+    made: list[tuple[str, str]],
+) -> None:  # fmt: skip
+    namespace, name = lab.namespaces[rank], f"eth{number}"
+    port = f"{lab.port(rank)}{'abcdefgh'[number - 1] if number else ''}"
+    inside = ("ip", "netns", "exec", namespace)
+    made.append(("link", port))
+    _run("ip", "link", "add", port, "type", "veth", "peer", "name", name, "netns", namespace)
+    _run("ip", "link", "set", port, "master", bridge, "up")
+    _run(*inside, "ip", "address", "add", address, "dev", name)
+    _run(*inside, "ip", "link", "set", name, "up")
     for where in ((), inside):
-        device = "eth0" if where else port
+        device = name if where else port
         _run(*where, "ip", "link", "set", "dev", device, "gso_max_size", str(segment_bytes))
         if mbit:
             _shape(mbit * 1e6, queue_s, *where, device)
