@@ -18,7 +18,7 @@ class TuningSettings(Settings, group="tuning"):
         choices=("priority", "fifo"),
         is_equal=True,
         native="scheduler",
-        flag="--scheduler",
+        level="hidden",
     )
     lanes: int = setting(
         0,
@@ -73,7 +73,7 @@ class TuningSettings(Settings, group="tuning"):
         choices=("measured", "fixed"),
         is_equal=True,
         native="sizes",
-        flag="--sizes",
+        level="hidden",
     )
     overlap: str = setting(
         "backward",
@@ -141,7 +141,7 @@ class TuningSettings(Settings, group="tuning"):
         kind="choice",
         choices=("measured", "fixed"),
         native="link_model",
-        flag="--link-model",
+        level="hidden",
     )
     autotune: bool = setting(
         False,
@@ -278,7 +278,6 @@ class MethodSettings(Settings, group="tuning"):
         "With shard: the ranks of a host have the parameters once, in memory that they share.",
         is_equal=True,
         flag="--host-shared",
-        level="basic",
     )
     deterministic: bool = setting(
         False,

@@ -11,7 +11,7 @@ namespace rabit {
 namespace {
 
 // Read at a time: each may take as long as a server may be silent.
-constexpr size_t kPieceBytes = 1024 * 1024;
+constexpr size_t kReadBytes = 1024 * 1024;
 constexpr size_t kIdleMax = 4;
 
 }  // namespace
@@ -97,8 +97,8 @@ Status PartReader::Take(int fd, const PartRead& read, Deadline deadline) {
   };
   if (answer.kind == PartKind::kGone) return gone(std::to_string(answer.version));
   uint32_t checksum = 0;
-  for (size_t begin = 0; begin < read.into.size(); begin += kPieceBytes) {
-    const Bytes piece = read.into.subspan(begin, std::min(kPieceBytes, read.into.size() - begin));
+  for (size_t begin = 0; begin < read.into.size(); begin += kReadBytes) {
+    const Bytes piece = read.into.subspan(begin, std::min(kReadBytes, read.into.size() - begin));
     RABIT_RETURN_IF_ERROR(ReadFull(fd, piece, soon()));
     checksum = Crc32cExtend(checksum, piece);
   }

@@ -22,7 +22,7 @@ namespace rabit {
 namespace {
 
 // Sent at a time: an owner that closes a part waits for one.
-constexpr size_t kPieceBytes = 512 * 1024;
+constexpr size_t kSendBytes = 512 * 1024;
 constexpr std::chrono::milliseconds kBeat{250};  // a reader gives a server up after a second or more
 constexpr std::array<std::byte, 64 * 1024> kZeros{};
 
@@ -281,7 +281,7 @@ ssize_t EpollPartServer::SendOfPart(Reading& reading) {
       reading.is_whole && part.is_open && part.version == reading.question.version;
   // What was promised is sent, and its end says that it is worth nothing.
   const ConstBytes piece = reading.is_whole
-                               ? part.memory.subspan(reading.part_sent, std::min(left, kPieceBytes))
+                               ? part.memory.subspan(reading.part_sent, std::min(left, kSendBytes))
                                : ConstBytes(kZeros).first(std::min(left, kZeros.size()));
   const ssize_t put = SendSome(reading.fd.get(), piece);
   if (put > 0) {
