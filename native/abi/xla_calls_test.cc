@@ -111,15 +111,15 @@ Outcome Call(rabit_xla* xla, std::vector<std::vector<float>>& arrays, bool waits
   return outcome;
 }
 
-struct Job {
+struct XlaJob {
   rabit_engine* engine = nullptr;
   rabit_xla* xla = rabit_xla_open();
 
-  Job() {
+  XlaJob() {
     EXPECT_EQ(rabit_start("rank=0\nsize=1\n", &engine), RABIT_OK) << rabit_last_error();
     rabit_xla_use(xla, engine);
   }
-  ~Job() {
+  ~XlaJob() {
     rabit_xla_use(xla, nullptr);
     EXPECT_EQ(rabit_stop(engine, 5'000), RABIT_OK);
     rabit_free(engine);
@@ -127,7 +127,7 @@ struct Job {
 };
 
 TEST(XlaCalls, a_call_that_waits_has_its_result_when_it_returns) {
-  Job job;
+  XlaJob job;
   std::vector<std::vector<float>> arrays = {{1, 2, 3}};
 
   const Outcome outcome = Call(job.xla, arrays, true);
@@ -138,7 +138,7 @@ TEST(XlaCalls, a_call_that_waits_has_its_result_when_it_returns) {
 }
 
 TEST(XlaCalls, several_arrays_are_one_call_and_one_future) {
-  Job job;
+  XlaJob job;
   std::vector<std::vector<float>> arrays = {{1, 2, 3}, {}, {4}};
 
   for (int step = 0; step < 3; ++step) {
@@ -151,7 +151,7 @@ TEST(XlaCalls, several_arrays_are_one_call_and_one_future) {
 }
 
 TEST(XlaCalls, what_fails_is_told_with_its_class_at_once_or_by_the_future) {
-  Job job;
+  XlaJob job;
   std::vector<std::vector<float>> arrays = {{1}};
 
   for (const bool waits : {true, false}) {
