@@ -5,11 +5,9 @@ from __future__ import annotations
 import copy
 import threading
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
-from support.pages import run_program_of
 
 import rabit
 import rabit_torch
@@ -231,9 +229,3 @@ def test_describe_says_how_units_are_gathered():
 def test_another_word_is_refused():
     with pytest.raises(InvalidArgument, match="gather is 'push'; expected one of 'collective', 'pull'"):
         sharding.shard(Branches("ab"), gather="push")
-
-
-def test_the_program_of_the_page_runs(tmp_path):
-    page = Path(__file__).resolve().parents[2] / "docs" / "howto" / "different_modules.md"
-
-    run_program_of(page.read_text(), tmp_path)
