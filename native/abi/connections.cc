@@ -127,7 +127,10 @@ Status ConnectTransports(const Options& options, const ConnectContext& context,
   }
   TcpOptions tcp;
   tcp.progress_timeout = std::chrono::milliseconds(options.heartbeat_timeout_ms);
-  tcp.connections_per_stream = options.tcp_connections;
+  // Of several interfaces each carries its part of a long message at the same time.
+  const auto interfaces = 1 + static_cast<int>(std::ranges::count(options.bind_address, ','));
+  tcp.connections_per_stream = std::max(options.tcp_connections, interfaces);
+  if (interfaces > 1) tcp.stripe_bytes_min = static_cast<size_t>(kInterfaceStripeBytesMin);
   tcp.spin = SocketSpinTimesFor(options.spin_us, cores);
   if (cores.are_shared()) tcp.spin_bytes_max = static_cast<size_t>(kSharedCoreSpinBytesMax);
   tcp.payload_checks = options.tcp_checksum == "on"    ? PayloadChecks::kOn

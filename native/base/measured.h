@@ -51,6 +51,10 @@ inline constexpr int kTreeRanksMin = 65;
 // once, and 4 MiB 1.25 times.  2 cores, 4 ranks, 2026-11-28.
 inline constexpr int64_t kSharedCoreSpinBytesMax = 256 << 10;
 
+// TcpOptions::stripe_bytes_min where a host has several interfaces: below it a message takes one of
+// them.  At 100 Mbit/s 64 KiB take 5 ms, far more than a frame's overhead.  2 cores, 2026-11-28.
+inline constexpr int64_t kInterfaceStripeBytesMin = 64 << 10;
+
 // ---- Pieces (collective/, backend/ps) -----------------------------------------------------------
 
 // What two ranks work on together stays in their caches below this size.  2 cores, 2026-11-25.

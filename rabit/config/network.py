@@ -26,9 +26,8 @@ class NetworkSettings(Settings, group="network"):
     )
     interfaces: str = setting(
         "",
-        "Comma-separated interfaces, which every host has: the connections of each pair of ranks are divided among "
-        "them, one lane on each in turn, so that they carry data at the same time. The first one leads to the other "
-        "hosts at the start. Empty: one interface.",
+        "Comma-separated interfaces, which every host has: each carries its part of a message of 64 KiB or more at "
+        "the same time. The ranks meet over the first one. Empty: one interface.",
         flag="--interfaces",
     )
     backend: str = setting(
