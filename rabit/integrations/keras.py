@@ -52,7 +52,7 @@ def DistributedOptimizer(
                 combined[index] = keras.ops.convert_to_tensor(mean, dtype=grads[index].dtype)
         return kind.apply(self, combined, trainable_variables)
 
-    made = type(kind.__name__, (kind,), {"apply": apply, "__module__": kind.__module__})
+    made: Any = type(kind.__name__, (kind,), {"apply": apply, "__module__": kind.__module__})
     return made.from_config(optimizer.get_config())
 
 

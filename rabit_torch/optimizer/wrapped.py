@@ -13,7 +13,6 @@ from rabit.framework import Strategy, gives_steps
 from rabit_torch.optimizer.adasum_reducer import AdasumReducer
 from rabit_torch.optimizer.method import Method, own_copy
 from rabit_torch.optimizer.reducer import GradientReducer
-from rabit_torch.sharding.forms import is_by_name, numbered
 
 __all__ = ["WrappedMixin"]
 
@@ -129,6 +128,8 @@ class WrappedMixin:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes what `state_dict` gave, or that of an optimizer with shard=..., whose parts the ranks exchange."""
+        from rabit_torch.sharding.forms import is_by_name, numbered  # loads all of sharding
+
         self.flush()
         if is_by_name(state_dict):
             state_dict = numbered(state_dict, self._rabit_inner, self._rabit_reducer.names)
