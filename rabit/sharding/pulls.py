@@ -81,7 +81,7 @@ class ServedParts:
         self._pid = os.getpid()
         self._library: Any = load(config.library)
         self._timeout_ms = int(config.stall_abort * 1000) or -1
-        host = config.bind_address or "127.0.0.1"
+        host = (config.bind_address or "127.0.0.1").partition(",")[0]  # of several interfaces the first
         common = f"secret={config.secret.hex()}\nrank={engine.rank}\n"
         slot, port = ffi.new("rabit_part_server**"), ffi.new("int32_t*")
         options = f"address={host}\n{common}"

@@ -36,8 +36,9 @@ os._exit(0)
 """
 
 
-def test_an_owner_whose_python_is_busy_still_serves(job):
-    started = job(3, READS.replace("READS", "3"))
+@pytest.mark.parametrize("variables", [{}, {"RABIT_INTERFACES": "lo,lo"}], ids=["", "interfaces"])
+def test_an_owner_whose_python_is_busy_still_serves(job, variables):
+    started = job(3, READS.replace("READS", "3"), **variables)
 
     assert started.processes[0].wait(timeout=100) == 0, started.output(0)
     assert "READ" in started.output(0).splitlines()
