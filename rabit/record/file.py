@@ -58,7 +58,8 @@ class RecordFile:
                 os.unlink(path)  # noqa: PTH108
             with open(path, "xb+") as file:  # noqa: PTH123
                 os.fchmod(file.fileno(), 0o600)
-                file.truncate(layout.FILE_BYTES)
+                # A disk that is full says so here, and not by a signal at the first write to a page of the map.
+                os.posix_fallocate(file.fileno(), 0, layout.FILE_BYTES)
                 self._map = mmap.mmap(file.fileno(), layout.FILE_BYTES)
         except OSError as error:
             raise InvalidArgument(

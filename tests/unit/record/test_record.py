@@ -34,6 +34,10 @@ def test_the_header_says_who_writes(record):
     assert found.header["versions"]["rabit"] == rabit.__version__
 
 
+def test_the_disk_has_room_for_the_whole_file(record):
+    assert Path(record.path).stat().st_blocks * 512 >= layout.FILE_BYTES
+
+
 def test_no_value_of_a_variable_is_in_the_file(record, monkeypatch):
     monkeypatch.setenv("MY_TOKEN", "hunter2-secret")
 
