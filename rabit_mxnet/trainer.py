@@ -115,7 +115,7 @@ class DistributedTrainer(DividedTrainer):
         engine = rabit.default_engine()
         if engine.is_tuning:  # The step is only queued, and its time is what counts.
             mx.nd.waitall()
-        engine.end_step()
+        engine.end_step(self._process_set.size() == engine.size)
 
     def update(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
         """Updates the parameters after `allreduce_grads`, which took the mean."""

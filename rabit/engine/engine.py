@@ -100,18 +100,19 @@ class Engine(Submission, Registry):
         self._tuner = attach.make_tuner(self)
         attach.apply_table(self)
 
-    def end_step(self) -> None:
+    def end_step(self, is_of_all: bool = True) -> None:
         """Marks the end of a training step: framework packages call it when the optimizer has stepped.
 
         Counts for the summary, and is where the autotuner looks at the clock. With RABIT_PLAN=auto the ranks compare
-        there, every few steps, whether the network has changed: all ranks call it, and it blocks while they probe.
+        there, every few steps, whether the network has changed: it blocks while they probe.
+        is_of_all: every rank takes this step; else it does not count for that comparison.
         """
         self.steps += 1
         if self.record is not None:
             self.record.end_step()
         if self._tuner is not None:
             self._tuner.end_step()
-        if self.plan_watch is not None:
+        if self.plan_watch is not None and is_of_all:
             self.plan_watch.end_step()
 
     @property

@@ -98,8 +98,9 @@ class HostMemory:
             file, refusal = _made(count) if self.is_first else (-1, "")
             if file >= 0:
                 opened.callback(os.close, file)
-            made = self._gathered("files", (os.getpid(), file, refusal))
-            for place, (_, _, refusal) in enumerate(made):
+            node = os.fstat(file).st_ino if file >= 0 else 0
+            made = self._gathered("files", (os.getpid(), file, node, refusal))
+            for place, (_, _, _, refusal) in enumerate(made):
                 if refusal:
                     raise ResourceExhausted(
                         f"host_shared: rank {place} cannot get {count:,} bytes of memory for the parameters of its "
@@ -110,9 +111,11 @@ class HostMemory:
             if not self.is_first:
                 first = self.hosts[self.host][0]
                 try:
-                    process, number, _ = made[first]
+                    process, number, node, _ = made[first]
                     file = os.open(f"/proc/{process}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
                     opened.callback(os.close, file)
+                    if os.fstat(file).st_ino != node:  # Another container has a process of that number, too.
+                        refusal = f"process {process} is not that of rank {first} where rank {self.rank} runs"
                 except OSError as failure:
                     refusal = f"rank {self.rank} cannot open the memory of rank {first}: {failure}"
             refusals = [text for text in self._gathered("opened", refusal) if text]

@@ -41,7 +41,7 @@ class AdasumReducer:
         self._prefix = default_engine().next_name("adasum")
         self._names = dict(names)
         self._compression = by_hand(compression, "DistributedOptimizer(op=Adasum)")
-        self._process_set = process_set
+        self.process_set = process_set
         self._is_alone = process_set.size() == 1 or not process_set.included()
         self._meeting = Meeting(default_engine(), process_set, None)
         self.backward_passes = backward_passes
@@ -91,7 +91,7 @@ class AdasumReducer:
             wires.append(wire)
             contexts.append(context)
         started = grouped_allreduce_async(
-            wires, None, self._prefix, Adasum, process_set=self._process_set
+            wires, None, self._prefix, Adasum, process_set=self.process_set
         )
         sums = started.wait()
         for parameter, start, total, context in zip(
@@ -114,7 +114,8 @@ class AdasumReducer:
 
     def step_done(self) -> None:
         """Counts a training step."""
-        default_engine().end_step()
+        engine = default_engine()
+        engine.end_step(self.process_set.size() == engine.size)
 
     def next_step(self) -> None:
         """Nothing is kept from one step to the next."""

@@ -126,4 +126,4 @@ class _Steps:
             self._assign(dtype, delta)  # It is what the servers keep now.
         for each in self._shared.values():
             each.end_step()
-        default_engine().end_step()
+        default_engine().end_step(is_of_all=False)  # Each rank takes steps of its own.

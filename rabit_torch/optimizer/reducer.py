@@ -46,7 +46,7 @@ class GradientReducer:
         self._optimizer = optimizer
         self._reduction = reduction
         self._unused: frozenset[int] | None = None  # on all ranks, once they have agreed in a step
-        process_set = reduction.process_set
+        self.process_set = process_set = reduction.process_set
         if not process_set.included():
             strategy = None
         self._is_alone = strategy is None and (
@@ -261,7 +261,7 @@ class GradientReducer:
         """The optimizer has taken its step: counts it, and starts the next."""
         if self.method is not None:
             self.method.after_step()
-        self.engine.end_step()
+        self.engine.end_step(self.process_set.size() == self.engine.size)
         self.next_step()
         if self._layout.is_stale:
             self._plan()

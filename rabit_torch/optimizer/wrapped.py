@@ -132,7 +132,8 @@ class WrappedMixin:
 
         self.flush()
         if is_by_name(state_dict):
-            state_dict = numbered(state_dict, self._rabit_inner, self._rabit_reducer.names)
+            reducer = self._rabit_reducer
+            state_dict = numbered(state_dict, self._rabit_inner, reducer.names, reducer.process_set)
         self._rabit_inner.load_state_dict(state_dict)
 
     def _rabit_start_over(self) -> None:

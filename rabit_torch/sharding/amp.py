@@ -26,7 +26,12 @@ class GradScaler(torch.amp.GradScaler):
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **options: Any) -> float | None:
         if isinstance(optimizer, ShardedOptimizer):
             optimizer._rabit_has_scaler = True
-        return super().step(optimizer, *args, **options)
+        found: float | None = super().step(optimizer, *args, **options)
+        if isinstance(optimizer, ShardedOptimizer) and optimizer._rabit_gathers is not None:
+            overflows = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+            if any(overflows.values()):
+                optimizer._rabit_gathers.leave_out_step()
+        return found
 
     def _unscale_grads_(
         self,

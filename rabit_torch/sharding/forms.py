@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from rabit import InvalidArgument, global_process_set
+from rabit import InvalidArgument, ProcessSet
 from rabit.checkpoint import Part
 from rabit.sharding import joined
 from rabit_torch.ops.operations import WAITED
@@ -50,6 +50,7 @@ def numbered(
     state_dict: Mapping[str, Any],
     optimizer: torch.optim.Optimizer,
     names: Mapping[torch.Tensor, str],
+    process_set: ProcessSet,
 ) -> dict[str, Any]:
     """A state by name in the form of torch, with whole tensors. Blocks if it holds parts, which the ranks exchange.
 
@@ -57,7 +58,10 @@ def numbered(
     Raises InvalidArgument for a name that the optimizer does not have.
     """
     known = {
-        names[each] for group in optimizer.param_groups for each in group["params"] if each in names
+        names[parameter]
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter in names
     }
     unknown = sorted(set(state_dict["state"]) - known)
     if unknown:
@@ -72,7 +76,7 @@ def numbered(
         for parameter in group["params"]:
             values = state_dict["state"].get(names.get(parameter, ""), {})
             whole = {
-                key: _whole(parameter, names, key, value)
+                key: _whole(parameter, names[parameter], key, value, process_set)
                 for key, value in values.items()
                 if key != MASTER
             }
@@ -83,11 +87,12 @@ def numbered(
     return {"state": state, "param_groups": groups}
 
 
-def _whole(parameter: torch.Tensor, names: Mapping[torch.Tensor, str], key: str, value: Any) -> Any:
+def _whole(
+    parameter: torch.Tensor, name: str, key: str, value: Any, process_set: ProcessSet
+) -> Any:
     if not isinstance(value, Part):
         return value
-    name = names[parameter]
     elements: torch.Tensor = joined(
-        WAITED, f"sharded.whole.{name}.{key}", f"{key!r} of {name!r}", value, global_process_set
+        WAITED, f"sharded.whole.{name}.{key}", f"{key!r} of {name!r}", value, process_set
     )
     return elements.as_strided(parameter.shape, torch.empty_like(parameter, device="meta").stride())

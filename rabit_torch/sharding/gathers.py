@@ -223,6 +223,12 @@ class Gathers:
         self._seen, self._place, self.is_lost = [], 0, False
         self._gather_ahead()
 
+    def leave_out_step(self) -> None:
+        """The parts stay as they are, on every rank, and the next step begins."""
+        for unit in self.units:
+            unit.release()
+        self.end_step(adopts=False)
+
     @property
     def wants_order(self) -> bool:
         return self._order is None or self.is_lost

@@ -39,7 +39,7 @@ def host_memory(layout: FlatLayout, process_set: ProcessSet, prefix: str) -> Hos
 def share_values(memory: HostMemory, storages: Iterable[Storage]) -> None:
     """Gives all hosts the values of the first rank of all. Blocks until every rank calls it."""
     memory.begin_write()  # The first rank of each host has filled its memory.
-    shared = [each for each in dict.fromkeys(storages) if isinstance(each, SharedStorage)]
+    shared = [storage for storage in dict.fromkeys(storages) if isinstance(storage, SharedStorage)]
     for storage in shared:
         storage.share()
     memory.begin_write()
@@ -121,9 +121,8 @@ class SharedParameter(torch.nn.Parameter):
     ) -> Any:
         kwargs = kwargs or {}
         if func not in _OWN:
-            found = next(_shared_in((args, kwargs)), None)
-            if found is not None:
-                found.rabit_shared[0].finish()
+            for parameter in _shared_in((args, kwargs)):  # They may be of several optimizers.
+                parameter.rabit_shared[0].finish()
             first = args[0] if args else None
             if type(first) is cls and is_in_place(func) and func not in _MAY_BE_REPEATED:
                 raise InvalidArgument(_refusal(first, getattr(func, "__name__", str(func))))

@@ -425,7 +425,7 @@ def describe(model: torch.nn.Module, *, state_bytes: int = 8) -> Description:
     """
     divided = divided_model(model)
     if divided is None:
-        shared = [each for each in model.parameters() if isinstance(each, SharedParameter)]
+        shared = [parameter for parameter in model.parameters() if isinstance(parameter, SharedParameter)]
         if shared:
             return _described_shared(shared, state_bytes)
         raise InvalidArgument(

@@ -87,6 +87,8 @@ class ShardedOptimizer(KeptState):
         if not self._rabit_has_stepped:
             self._rabit_has_stepped = True
             give_back_pages()
+        engine = rabit.default_engine()
+        engine.end_step(self._rabit_levels.everyone.size() == engine.size)
         return loss
 
     def synchronize(self) -> None:
@@ -276,7 +278,7 @@ def shard_optimizer(
         model, trained, process_set, within, 0 if offload is not None else state_bytes
     )
     levels = levels_of(process_set, within) if divided is None else divided.levels
-    grouped = [[names[each] for each in group["params"]] for group in optimizer.param_groups]
+    grouped = [[names[parameter] for parameter in group["params"]] for group in optimizer.param_groups]
     prefix = rabit.default_engine().next_name("sharded")
     is_scattered = stage != "optimizer"
     sent = passes if is_scattered else 1

@@ -55,10 +55,7 @@ class DividedState:
                 f"load_state_dict on rank {rabit.rank()}: the state and this optimizer differ in "
                 f"{', '.join(sorted(differ))}"
             )
-        for group, options in zip(
-            self._optimizer.param_groups, state_dict["param_groups"], strict=True
-        ):
-            group.update({key: value for key, value in options.items() if key != "params"})
+        self._take_options(state_dict["param_groups"])
         for place in self._places:
             found = {key: self._own(place, key, value) for key, value in given[place.name].items()}
             self._states.set(place, found)
@@ -82,15 +79,19 @@ class DividedState:
         }
         root = have.index(True)
         described = rabit.broadcast_object(shape, root, f"{prefix}.commit", self._levels.everyone)
-        found: dict[str, dict[str, Any]] = {}
-        for place in self._places:
-            found[place.name] = {}
+        self._take_options(described["param_groups"])
+        for place in self._places:  # Of one parameter at a time a state is whole.
+            found = {}
             for key, value in described["state"].get(place.name, {}).items():
                 if isinstance(value, Part):
                     parts = [commit["state"][place.name][key] for commit in commits]
                     value = self._assembled(place, key, parts, value)
-                found[place.name][key] = value
-        self.load({"state": found, "param_groups": described["param_groups"]})
+                found[key] = self._own(place, key, value)
+            self._states.set(place, found)
+
+    def _take_options(self, given: Sequence[Mapping[str, Any]]) -> None:
+        for group, options in zip(self._optimizer.param_groups, given, strict=True):
+            group.update({key: value for key, value in options.items() if key != "params"})
 
     def _state_of(self, place: Place) -> dict[str, Any]:
         return {

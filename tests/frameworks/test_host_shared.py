@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import resource
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,8 @@ from support.pages import run_program_of
 
 import rabit
 import rabit_torch
-from rabit import InvalidArgument, ResourceExhausted
-from rabit.sharding import room
+from rabit import InvalidArgument, ResourceExhausted, Unsupported
+from rabit.sharding import host_memory, room
 from rabit.testing import run_ranks
 from rabit_torch import sharding
 
@@ -201,3 +202,38 @@ def test_the_program_of_the_page_runs(tmp_path):
     page = Path(__file__).resolve().parents[2] / "docs" / "howto" / "host_shared.md"
 
     run_program_of(page.read_text(), tmp_path)
+
+
+def test_an_operation_waits_for_parameters_of_several_optimizers():
+    def run(engine):
+        on_host(engine, 1)
+        model = torch.nn.Sequential(torch.nn.Linear(9, 9), torch.nn.Linear(9, 9))
+        optimizers = [wrap(module, shard="optimizer", host_shared=True, overlap="next-forward") for module in model]
+        model(torch.ones(1, 9)).sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        torch.add(model[0].weight, model[1].weight)
+        return [module.weight.rabit_shared[0].memory._handle for module in model]
+
+    assert run_ranks(2, run) == [[None, None]] * 2
+
+
+class _OtherProcesses:
+    """`os` in a container: its numbers of processes are those of other processes elsewhere."""
+
+    def __getattr__(self, name):
+        return getattr(os, name)
+
+    def open(self, path, flags):
+        return os.memfd_create("other")
+
+
+def test_memory_of_another_process_of_the_same_number_is_refused(monkeypatch):
+    monkeypatch.setattr(host_memory, "os", _OtherProcesses())
+
+    def run(engine):
+        on_host(engine, 1)
+        with pytest.raises(Unsupported, match="is not that of rank 0 where rank 1 runs"):
+            wrap(copy.deepcopy(BASE), shard="optimizer", host_shared=True)
+
+    run_ranks(2, run)

@@ -264,3 +264,26 @@ def test_another_folder_is_refused_with_the_reason(tmp_path):
     whole = torch.nn.ModuleDict({"2": model[2]})
     with pytest.raises(InvalidArgument, match=r"has no step\.pt\. Pass step="):
         load_universal(tmp_path / "whole", whole, torch.optim.AdamW(whole.parameters()))
+
+
+def test_some_ranks_load_parts_into_a_whole_optimizer():
+    def run(engine):
+        pair = rabit_torch.add_process_set([0, 1])
+        if engine.rank == 2:
+            return None
+        model, whole_model = copy.deepcopy(MODEL), copy.deepcopy(MODEL)
+        part, whole = (
+            rabit_torch.DistributedOptimizer(
+                torch.optim.AdamW(trained.parameters(), lr=0.01),
+                trained.named_parameters(),
+                shard=stage,
+                process_set=pair,
+            )
+            for trained, stage in ((model, "optimizer"), (whole_model, None))
+        )
+        step(model, part, 0)
+        whole.load_state_dict(part.state_dict())
+        return content("optimizer", model, part)[1], content(None, whole_model, whole)[1]
+
+    for found, expected in run_ranks(3, run)[:2]:
+        assert_equal([found], [expected])

@@ -245,6 +245,63 @@ def test_a_gradient_that_overflows_in_one_part_is_left_out_by_all_ranks(shard, u
         assert after[1] == after[2] < first
 
 
+def gathers_of_last_steps(engine, left_out):
+    model = torch.nn.Sequential(*[torch.nn.Linear(17, 17, bias=False) for _ in range(4)])
+    optimizer = wrapped(model, "parameters")
+    scaler = sharding.GradScaler(init_scale=4.0, growth_interval=1000)
+    gathers = optimizer._rabit_gathers
+    started = []
+    for step in range(7):
+        before = gathers.started, gathers.late
+        loss = model(torch.ones(1, 17)).sum() * (float("inf") if step in left_out else 1e-3)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        started.append((gathers.started - before[0], gathers.late - before[1]))
+    return started[-2:]
+
+
+@pytest.mark.parametrize("left_out", [(0, 1), (2, 3)])
+def test_steps_that_are_left_out_do_not_count_for_the_order_of_units(left_out):
+    usual = run_ranks(2, lambda engine: gathers_of_last_steps(engine, ()))
+
+    assert run_ranks(2, lambda engine: gathers_of_last_steps(engine, left_out)) == usual
+
+
+class _Watch:
+    steps = 0
+
+    def end_step(self):
+        self.steps += 1
+
+
+@pytest.mark.parametrize("shard", [None, "optimizer", "parameters"])
+def test_each_step_counts_and_the_plan_is_watched_in_those_of_all_ranks(shard):
+    def run(engine):
+        engine.plan_watch = watch = _Watch()
+        pair = rabit.add_process_set([0, 1])
+        for process_set in (rabit.global_process_set, pair):
+            if not process_set.included():
+                continue
+            model = torch.nn.Linear(3, 3)
+            optimizer = sgd(model.parameters())
+            if shard == "parameters":
+                sharding.shard(model, keep=0, process_set=process_set)
+            optimizer = rabit_torch.DistributedOptimizer(
+                optimizer,
+                model.named_parameters(),
+                shard=shard,
+                model=model if shard == "parameters" else None,
+                process_set=process_set,
+            )
+            model(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+        return engine.steps, watch.steps
+
+    assert run_ranks(3, run) == [(2, 1), (2, 1), (1, 1)]
+
+
 @pytest.mark.parametrize("make", [sgd, lambda parameters: torch.optim.AdamW(parameters, fused=True)])
 def test_a_scaler_that_would_decide_alone_is_refused(make):
     def run(engine):

@@ -43,7 +43,7 @@ def bound_of(picture: Picture) -> Bound | None:
     found = [shares for view in picture.ranks.values() if (shares := shares_of(view))]
     if not found:
         return None
-    shares = {part: statistics.median(each[part] for each in found) for part in PARTS}
+    shares = {part: statistics.median(of_rank[part] for of_rank in found) for part in PARTS}
     late = picture.late_share
     rank = max(late, key=lambda rank: late[rank]) if late else -1
     return Bound(shares, rank if rank >= 0 and late[rank] >= 0.05 else -1)
@@ -66,10 +66,10 @@ def shares_of(view: RankView) -> dict[str, float]:
     blocked = min(1.0, grown["waiting_ns"] / span_ns)
     loader = min(1.0 - blocked, max(grown["loader_ns"] / span_ns, view.loader_share))
     until_agreed = until_done = 0
-    for each in view.operations[-200:]:
-        if each["agreed_ns"] and each["finished_ns"]:
-            until_agreed += each["agreed_ns"] - each["submitted_ns"]
-            until_done += each["finished_ns"] - each["submitted_ns"]
+    for operation in view.operations[-200:]:
+        if operation["agreed_ns"] and operation["finished_ns"]:
+            until_agreed += operation["agreed_ns"] - operation["submitted_ns"]
+            until_done += operation["finished_ns"] - operation["submitted_ns"]
     waiting = blocked * until_agreed / until_done if until_done else 0.0
     return {
         "loader": loader,

@@ -49,9 +49,9 @@ def links_of(pids: Iterable[int]) -> dict[int, list[Link]]:
 def _sockets(pid: int) -> list[int]:
     inodes = []
     with contextlib.suppress(OSError):
-        for each in Path(f"/proc/{pid}/fd").iterdir():
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
-                name = str(each.readlink())
+                name = str(descriptor.readlink())
                 if name.startswith("socket:["):
                     inodes.append(int(name[8:-1]))
     return inodes
