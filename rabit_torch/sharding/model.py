@@ -438,7 +438,7 @@ def describe(model: torch.nn.Module, *, state_bytes: int = 8) -> Description:
         {unit.name: unit.bytes for unit in gathers.units},
         sizes.kept,
         sizes.rank,
-        wire // divided.layout.parts,
+        wire // divided.layout.parts + _between_copies(divided.levels, sizes.rank.gradients),
         gathers.window,
         divided.gather,
     )
@@ -479,4 +479,11 @@ def _described_shared(parameters: list[SharedParameter], state_bytes: int) -> De
     whole, gradients, state = rank_bytes(layout, "gradients", 0, state_bytes)
     # Of the two exchanges of a step, the gather brings each host what the others own.
     wire = whole * (layout.parts - 1 + len(hosts) - 1) // layout.parts
+    wire += _between_copies(storage.levels, gradients)
     return Description({}, 0, RankBytes(0, gradients, state), wire, 0, host=whole)
+
+
+def _between_copies(levels: Levels, gradients: int) -> int:
+    """Bytes that a rank receives for the mean of its part of the gradients over the copies of the part."""
+    copies = 1 if levels.copies is None else levels.copies.size()
+    return 2 * gradients * (copies - 1) // copies

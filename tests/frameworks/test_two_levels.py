@@ -184,6 +184,21 @@ def test_a_step_sends_the_bytes_of_the_formula(ranks, within, shard, gathers):
     assert sum(found) / ranks == pytest.approx(inside + across, rel=0.02)
 
 
+def test_the_description_counts_the_mean_over_copies():
+    whole = 4 * 640 * 640
+
+    def run(engine):
+        model = torch.nn.Linear(640, 640, bias=False)
+        sharding.shard(model, within=2)
+        divided = sharding.describe(model).wire
+        model = torch.nn.Linear(640, 640, bias=False)
+        wrapped(model, "gradients", 2, host_shared=True)
+        return divided, sharding.describe(model).wire
+
+    # Two gathers and a scatter of half of it, or the scatter alone on one host; and both ways of a half of a half.
+    assert run_ranks(4, run) == [((3 * whole + whole) // 2, (whole + whole) // 2)] * 4
+
+
 @pytest.mark.parametrize("after", [(2, None), (4, 2), (3, None)])
 @pytest.mark.parametrize("shard", ["gradients", "parameters"])
 def test_a_checkpoint_of_two_groups_has_each_element_once_and_goes_on_in_other_groups(
