@@ -28,6 +28,7 @@ class NetworkSettings(Settings, group="network"):
         "",
         "Comma-separated interfaces, which every host has: each carries its part of a message of 64 KiB or more at "
         "the same time. The ranks meet over the first one. Empty: one interface.",
+        is_equal=True,
         flag="--interfaces",
     )
     backend: str = setting(

@@ -76,6 +76,7 @@ def another_value(each: Setting, seed: random.Random):
             "plan": "auto",
             "backend": "builtin,mpi",
             "checkpoint": "folder",
+            "interfaces": "eth0,eth1",
             "route": "alltoall:builtin",
             "route_table": "table.json",
             "strategy": "powersgd:rank=2",
@@ -122,7 +123,7 @@ def test_ranks_that_believe_in_different_numbers_of_ranks_are_told(store):
 def test_settings_that_may_differ_do_not_hold_up_the_ranks(store, name):
     (each,) = [found for found in FREE if found.name == name]
     values = {"bool": not each.default, "int": max(int(each.minimum or 0), 3)}
-    value = values.get(each.kind, 1 << 16 if each.kind == "bytes" else 7.0)
+    value = values.get(each.kind, max(int(each.minimum or 0), 1 << 16) if each.kind == "bytes" else 7.0)
     configs = [config(store, rank, 2) for rank in range(2)]
     configs[1] = configs[1].replace(**{name: value})
 

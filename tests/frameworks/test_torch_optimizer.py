@@ -415,7 +415,7 @@ report(texts)
             "at least 1",
             "Compression.fp16",
             "num_groups",
-            "no ProcessSet",
+            "not a ProcessSet",
             "without a name",
             "more than once",
         ],

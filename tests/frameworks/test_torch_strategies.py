@@ -377,7 +377,7 @@ dist.destroy_process_group()
 """,
     )
 
-    assert "LocalSGD works on parameters in step(), of which a communication hook" in found[0]
+    assert "LocalSGD works on parameters in step(), and a communication hook" in found[0]
     assert "parameters of shapes [(4, 4), (4,)] that this DdpMethod was not given" in found[1] or (
         "parameters of shapes [(4,), (4, 4)]" in found[1]
     )
