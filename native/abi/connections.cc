@@ -175,6 +175,23 @@ std::string WithPort(const std::string& address, const std::string& port) {
   return (is_bare_v6 ? "[" + address + "]" : address) + port;
 }
 
+// Both ends of a link cut messages alike.
+Status CheckInterfaces(int rank, const std::vector<std::string>& addresses) {
+  const auto interfaces_of = [&](size_t of_rank) {
+    return 1 + std::ranges::count(addresses[of_rank], ',');
+  };
+  const auto mine = interfaces_of(static_cast<size_t>(rank));
+  for (size_t other = 0; other < addresses.size(); ++other) {
+    if (interfaces_of(other) == mine) continue;
+    return Mismatch("rank " + std::to_string(rank) + " uses " + std::to_string(mine) +
+                    " network interfaces and rank " + std::to_string(other) + " uses " +
+                    std::to_string(interfaces_of(other)) +
+                    "; name as many on every host (RABIT_INTERFACES)")
+        .WithCulprit(static_cast<int>(other));
+  }
+  return Status();
+}
+
 // Everything but the store.
 Status ConnectThrough(const Options& options, const Members& members, Deadline deadline,
                       Connections& made) {
@@ -192,6 +209,8 @@ Status ConnectThrough(const Options& options, const Members& members, Deadline d
       Tell(options, members, book, "address", std::string(AddressOfLink(address, 0))));
   Result<Hosts> hosts = MeetHosts(options, members, book, address, deadline);
   if (!hosts.ok()) return AddContext(options, "looking for all ranks", hosts.status());
+  const Status are_equal = CheckInterfaces(options.rank, hosts->addresses);
+  if (!are_equal.ok()) return AddContext(options, "looking for all ranks", are_equal);
   made.topology = std::move(hosts->topology);
   made.cores = made.topology.CoresAt(options.rank);
   made.spin_us = SpinFor(options, made.cores);

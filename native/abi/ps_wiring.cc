@@ -105,8 +105,9 @@ std::string Key(int64_t epoch, const char* what, int number) {
 
 // What every process tells of the link that it uses.
 std::string LinkRecord(const Options& options) {
+  const std::string address(AddressOfLink(options.bind_address, 0));
   const int64_t bandwidth =
-      options.link_bandwidth > 0 ? options.link_bandwidth : LinkSpeed(options.bind_address);
+      options.link_bandwidth > 0 ? options.link_bandwidth : LinkSpeed(address);
   return std::to_string(bandwidth) + " " + HostKeyOf(options);
 }
 
@@ -263,7 +264,9 @@ Result<std::unique_ptr<Transport>> ConnectWorkers(const Options& options, const 
                                                   StartWatch& watch, Listener& listener,
                                                   const Secret& secret, Deadline deadline) {
   const int number = job.PlaceOf(options.rank);
-  RABIT_RETURN_IF_ERROR(watch.Set(Key(job.epoch, "address", number), listener.address()));
+  const std::string addresses = PublishedAddress(options.bind_address, listener.address());
+  RABIT_RETURN_IF_ERROR(
+      watch.Set(Key(job.epoch, "address", number), std::string(AddressOfLink(addresses, 0))));
   RABIT_RETURN_IF_ERROR(watch.Set(Key(job.epoch, "server", options.rank), HostName()));
   RABIT_RETURN_IF_ERROR(watch.Set(Key(job.epoch, "link", number), LinkRecord(options)));
   const Topology nowhere;
