@@ -1,6 +1,7 @@
 #include "transport/parts/part_reader.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "base/crc32c.h"
@@ -13,6 +14,7 @@ namespace {
 // Read at a time: each may take as long as a server may be silent.
 constexpr size_t kReadBytes = 1024 * 1024;
 constexpr size_t kIdleMax = 4;
+constexpr std::chrono::milliseconds kRedialPause{10};
 
 }  // namespace
 
@@ -51,12 +53,23 @@ Result<UniqueFd> PartReader::Ask(const PartRead& read, bool may_be_kept, Deadlin
   }
   const Deadline soon = std::min(deadline, After(silence_));
   if (!fd.is_open()) {
-    RABIT_ASSIGN_OR_RETURN(
-        fd, DialOnce(addresses_[rank], secret_, {"parts", 0, rank_, 0}, read.rank, soon));
+    RABIT_ASSIGN_OR_RETURN(fd, DialOwner(read.rank, soon));
   }
   const PartQuestion question{read.part, read.version, read.into.size()};
   RABIT_RETURN_IF_ERROR(WriteFull(fd.get(), Encode(question), soon));
   return fd;
+}
+
+// A listener drops some of many that come at once, and who it is slow to greet: they try again.  One
+// that refuses has gone.
+Result<UniqueFd> PartReader::DialOwner(int32_t owner, Deadline deadline) const {
+  for (;;) {
+    Result<UniqueFd> fd = DialOnce(addresses_[static_cast<size_t>(owner)], secret_,
+                                   {"parts", 0, rank_, 0}, owner, deadline);
+    const bool may_pass = fd.status().code() == Code::kTimedOut;
+    if (!may_pass || std::chrono::steady_clock::now() + kRedialPause >= deadline) return fd;
+    std::this_thread::sleep_for(kRedialPause);
+  }
 }
 
 Status PartReader::Finish(Result<UniqueFd> asked, const PartRead& read, Deadline deadline) {

@@ -37,6 +37,7 @@ class PartReader {
 
  private:
   Result<UniqueFd> Ask(const PartRead& read, bool may_be_kept, Deadline deadline);
+  Result<UniqueFd> DialOwner(int32_t owner, Deadline deadline) const;
   Status Take(int fd, const PartRead& read, Deadline deadline);
   // A connection may have died while nothing was asked on it: the first failure asks once more.
   Status Finish(Result<UniqueFd> asked, const PartRead& read, Deadline deadline);

@@ -15,6 +15,7 @@
 #include "base/crc32c.h"
 #include "base/mutex.h"
 #include "base/poller.h"
+#include "base/socket.h"
 #include "base/unique_fd.h"
 #include "transport/parts/part_wire.h"
 
@@ -25,6 +26,8 @@ namespace {
 constexpr size_t kSendBytes = 512 * 1024;
 constexpr std::chrono::milliseconds kBeat{250};  // a reader gives a server up after a second or more
 constexpr std::array<std::byte, 64 * 1024> kZeros{};
+// A reader whose host has gone closes nothing; its connection would stay for ever.
+constexpr std::chrono::seconds kSilenceMax{60};
 
 struct Part {
   ConstBytes memory;
@@ -169,6 +172,7 @@ void EpollPartServer::TakeArrivals() {
   }
   for (UniqueFd& fd : arrivals) {
     const Key key = next_key_++;
+    if (!SetPeerTimeout(fd.get(), kSilenceMax).ok()) continue;
     if (!poller_.Add(fd.get(), key, true, false).ok()) continue;
     readings_[key].fd = std::move(fd);
   }
