@@ -174,13 +174,13 @@ RABIT_API int32_t rabit_topology(rabit_engine* engine, int32_t group, int32_t* r
 RABIT_API int32_t rabit_add_group(rabit_engine* engine, const int32_t* ranks, int32_t count,
                                   int64_t timeout_ms, int32_t* group);
 RABIT_API int32_t rabit_remove_group(rabit_engine* engine, int32_t group, int64_t timeout_ms);
-/* The trees along which a group's collectives send; every rank of the group calls it with the same
- * text, and it blocks until all have.  plan: lines "size N", "bytes_min N" (smaller exchanges do not
- * follow it), "pipeline_bytes N" (what a link carries in the time of one message's latency), and one
- * for each tree: "allreduce ROOT WEIGHT up P0 P1 ... down P0 P1 ...", with the parent of each rank of
- * the group, -1 for the root's, "broadcast" and "allgather" with down alone, "reduce" and
- * "reducescatter" with up alone; "order P0 P1 ..." is the order of the ranks on an allreduce's ring.
- * "": no plan.  What is agreed afterwards follows it; RABIT_MISMATCH names a rank that differs. */
+/* The trees that a group's collectives send along; all its ranks call it with the same text, and it
+ * blocks until they have.  plan: lines "size N", "bytes_min N" (smaller exchanges do not follow it),
+ * "wide_sums 1" (sums in a wider type than the tensor's do), "pipeline_bytes N" (what a link carries
+ * in the latency of a message), and one for each tree: "allreduce ROOT WEIGHT up P0 P1 ... down P0
+ * P1 ...", with the parent of each rank of the group, -1 for the root's, "broadcast" and "allgather"
+ * with down alone, "reduce" and "reducescatter" with up alone; "order P0 P1 ..." is the order on an
+ * allreduce's ring.  "": none.  What is agreed later follows it; RABIT_MISMATCH names who differs. */
 RABIT_API int32_t rabit_set_plan(rabit_engine* engine, int32_t group, const char* plan,
                                  int64_t timeout_ms);
 /* spec: "levels:bits=4,block=512"; what is left out has its default. */

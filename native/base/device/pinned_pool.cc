@@ -71,7 +71,7 @@ Result<PinnedBlock> PinnedPool::TakeWithin(size_t limit,
     }
     if (held_ + bytes > limit) {
       ++without_room_;
-      FreeIdle();
+      if (bytes <= limit) FreeIdle();  // more than that never finds room
       return PinnedBlock();
     }
     held_ += bytes;  // before it is allocated, or others would exceed the budget meanwhile

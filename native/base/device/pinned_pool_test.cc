@@ -65,6 +65,17 @@ TEST(PinnedPool, pieces_end_with_an_error_that_names_the_setting) {
   EXPECT_TRUE(testing::Has(status.message(), "RABIT_PINNED_BYTES"));
 }
 
+TEST(PinnedPool, what_exceeds_the_budget_frees_nothing) {
+  const std::shared_ptr<DeviceDriver> driver = OpenEmulatedDriver();
+  const auto pool = std::make_shared<PinnedPool>(kLimit);
+
+  std::byte* const first = pool->Take(driver, 0, 10'000)->data();
+  EXPECT_FALSE(static_cast<bool>(*pool->Take(driver, 0, 2 * kLimit)));
+  const PinnedBlock again = std::move(*pool->Take(driver, 0, 10'000));
+
+  EXPECT_EQ(again.data(), first);
+}
+
 TEST(PinnedPool, idle_blocks_make_room_for_other_sizes) {
   const auto before = emulation().counts();
   {
