@@ -26,9 +26,8 @@ class NetworkSettings(Settings, group="network"):
     )
     interfaces: str = setting(
         "",
-        "Comma-separated interfaces, which every host has: each carries its part of a message of 64 KiB or more at "
+        "Comma-separated interfaces, as many on every host: each carries its part of a message of 64 KiB or more at "
         "the same time. The ranks meet over the first one. Empty: one interface.",
-        is_equal=True,
         flag="--interfaces",
     )
     backend: str = setting(

@@ -76,7 +76,6 @@ def another_value(each: Setting, seed: random.Random):
             "plan": "auto",
             "backend": "builtin,mpi",
             "checkpoint": "folder",
-            "interfaces": "eth0,eth1",
             "route": "alltoall:builtin",
             "route_table": "table.json",
             "strategy": "powersgd:rank=2",
