@@ -94,8 +94,8 @@ def test_ranks_keep_their_numbers_where_a_ring_has_another_order(tmp_path):
 
     def run(engine):
         document = read_plan(path)
-        table = re.sub("^order .*$", "order " + " ".join(map(str, order)), table_of(document, document.hosts), flags=re.M)
-        engine.set_plan(table)
+        table = table_of(document, document.hosts)
+        engine.set_plan(re.sub("^order .*$", "order " + " ".join(map(str, order)), table, flags=re.M))
         out = rabit.allreduce(np.arange(COUNT) * (engine.rank + 1), name="sum", op=rabit.Sum)
         assert np.array_equal(out, np.arange(COUNT) * 10)
         return rabit.rank(), rabit.allgather([engine.rank], name="ranks").tolist()
