@@ -47,7 +47,7 @@ class Waves:
         """timeout: seconds for which a rank waits for memory at most."""
         engine = default_engine()
         if room < 1:
-            raise InvalidArgument(f"Waves(room={room}): one rank's activations need 1 at least.")
+            raise InvalidArgument(f"Waves(room={room}): room is in multiples of one rank's activations; use 1 or more.")
         self._model = model
         self._counts: dict[int, int] = {}  # of saved tensors, by storage
         self.board: WaveBoard | None = None

@@ -79,7 +79,7 @@ class TuningSettings(Settings, group="tuning"):
         "backward",
         "What the exchange of gradients overlaps with, in a DistributedOptimizer that is given no overlap: nothing, "
         "the backward pass, the next forward pass as well, or that with gradients in two halves (reduce-scatter); "
-        "auto: the fastest, by prediction and a trial. Optimizers that cannot keep to backward.",
+        "auto: the fastest, by prediction and a trial. An optimizer that cannot use the chosen mode uses backward.",
         kind="choice",
         choices=("none", "backward", "next-forward", "reduce-scatter", "auto"),
         is_equal=True,

@@ -68,7 +68,7 @@ class ProcessSet:
         mine, ranks = self._current().rank, self.ranks
         if mine not in ranks:
             raise InvalidArgument(
-                f"rank {mine} is not in the process set of ranks {ranks}. Ask included() first."
+                f"rank {mine} is not in the process set of ranks {ranks}. Call rank() only where included() is true."
             )
         return ranks.index(mine)
 

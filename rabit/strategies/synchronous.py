@@ -56,6 +56,9 @@ class Bypass(Exchange):
         is_small = math.prod(like.shape) * like.dtype.itemsize < self.below_bytes
         return self.small if is_small or (self.below_bytes and len(like.shape) < 2) else self.inner
 
+    def takes(self, slot: Slot) -> bool:
+        return self._chosen(slot) is self.inner
+
     def wire(self, slot: Slot) -> Wire | None:
         return self._chosen(slot).wire(slot)
 

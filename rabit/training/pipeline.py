@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from .meeting import Meeting, Standing
 from .method_state import MethodState
 from .ranks import Members, Ranks
 from .state import Change, Undo
-from .strategy import Slot, Strategy
+from .strategy import Slot, Strategy, takes_nothing
 from .tasks import Driver, Task
 from .wire import Operands, Wire
 
@@ -62,6 +63,8 @@ class Pipeline:
         self._has_failed = False  # the last step; its caller knows
         self._fresh: list[Slot] = []  # whose state was made of values that may still be replaced
         self._plan(self.slots)
+        if self._members.index == 0 and takes_nothing(strategy, self.slots):
+            _warn_of_small(name, len(self.slots))
 
     @property
     def step(self) -> int:
@@ -270,3 +273,11 @@ class Pipeline:
             return body(Ranks(self._driver, task, self._members, unit))
 
         return self._driver.spawn(run, f"{self._name}.{name}", priority)
+
+
+def _warn_of_small(name: str, count: int) -> None:
+    warnings.warn(
+        f"the strategy compresses nothing: each of the {count} parameters of '{name}' is a vector or small, and goes "
+        "as a plain mean. Set small=0 in its text, as in 'topk:ratio=0.01,small=0', or below_bytes=0 in Bypass.",
+        stacklevel=5,
+    )

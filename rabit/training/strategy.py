@@ -115,6 +115,10 @@ class Exchange:
         """What it keeps for a slot from step to step; None: nothing."""
         return None
 
+    def takes(self, slot: Slot) -> bool:
+        """False if it leaves a slot to the plain mean because it is small."""
+        return True
+
     def wire(self, slot: Slot) -> Wire | None:
         """Not None: the engine does it by itself, and this is never called for that slot."""
         return None
@@ -200,6 +204,12 @@ def parts_of(method: Strategy | Exchange) -> Iterator[Strategy | Exchange]:
 def has_momentum(method: Strategy | Exchange) -> bool:
     """Whether it or one of its parts keeps momentum by itself."""
     return any(part.has_momentum for part in parts_of(method))
+
+
+def takes_nothing(method: Strategy | Exchange, slots: Sequence[Slot]) -> bool:
+    """Whether a part of it leaves each of `slots` to the plain mean."""
+    exchanges = [part for part in parts_of(method) if isinstance(part, Exchange)]
+    return bool(slots) and any(not any(map(part.takes, slots)) for part in exchanges)
 
 
 def gives_steps(method: Strategy | Exchange) -> bool:

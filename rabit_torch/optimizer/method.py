@@ -202,7 +202,7 @@ def _checked_strategy(
             f"strategy says how gradients travel, and so does {', '.join(given)}; leave one of them out"
         )
     strategy = as_strategy(method)
-    _check_optimizer(strategy, optimizer)
+    _check_optimizer(strategy, optimizer, repr(method) if isinstance(method, str) else "")
     return strategy
 
 
@@ -220,15 +220,21 @@ def check_strategy_overlap(strategy: Strategy | None, overlap: Any) -> None:
         )
 
 
-def _check_optimizer(strategy: Strategy, optimizer: torch.optim.Optimizer) -> None:
-    """Raises InvalidArgument where both keep momentum, or the optimizer does what the strategy would undo."""
+def _check_optimizer(
+    strategy: Strategy, optimizer: torch.optim.Optimizer, text: str = ""
+) -> None:
+    """Raises InvalidArgument where both keep momentum, or the optimizer does what the strategy would undo.
+
+    text: the user's own words for the strategy; "": there are none.
+    """
+    called = text or type(strategy).__name__
     is_plain = isinstance(optimizer, torch.optim.SGD) and not any(
         group["momentum"] for group in optimizer.param_groups
     )
     if has_momentum(strategy) and not is_plain:
         raise InvalidArgument(
-            f"strategy {type(strategy).__name__} keeps momentum by itself, and {type(optimizer).__name__} would add "
-            "its own. Use torch.optim.SGD with momentum=0"
+            f"strategy {called} keeps momentum by itself, and {type(optimizer).__name__} would add "
+            "its own. Use torch.optim.SGD with momentum=0, and set momentum in the strategy"
         )
     lost = [
         name
@@ -237,6 +243,6 @@ def _check_optimizer(strategy: Strategy, optimizer: torch.optim.Optimizer) -> No
     ]
     if strategy.replaces_step and lost:
         raise InvalidArgument(
-            f"strategy {type(strategy).__name__} takes the step by itself, and {' and '.join(lost)} of "
+            f"strategy {called} takes the step by itself, and {' and '.join(lost)} of "
             f"{type(optimizer).__name__} would be lost. Leave it out, or put it into the loss"
         )

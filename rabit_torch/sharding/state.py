@@ -40,11 +40,13 @@ class DividedState:
         state = {place.name: self._state_of(place) for place in self._places}
         if whole:
             state = {place.name: self._whole(place, state[place.name]) for place in self._places}
-        groups = [
-            {**group, "params": [place.name for place in self._places if place.group == number]}
-            for number, group in enumerate(self._optimizer.param_groups)
-        ]
-        return {"state": state, "param_groups": groups}
+        return {"state": state, "param_groups": list(map(self._options_of, range(len(self._optimizer.param_groups))))}
+
+    def _options_of(self, number: int) -> dict[str, Any]:
+        """A group without its tensors. "params" comes last, as in torch: a group that was loaded has it there."""
+        group = self._optimizer.param_groups[number]
+        options = {key: value for key, value in group.items() if key != "params"}
+        return {**options, "params": [place.name for place in self._places if place.group == number]}
 
     def load(self, state_dict: Mapping[str, Any]) -> None:
         """See ShardedOptimizer.load_state_dict."""

@@ -68,7 +68,7 @@ def torch_says(place: Place, records: Path) -> str:
 def stall_says(document: dict[str, object]) -> str:
     """Tensor and missing ranks, if something waits."""
     found = re.search(
-        r"wait for (\w+ '[^']*'), which (ranks? [\d, and-]+) ha", str(document["summary"])
+        r"waits? for (\w+ '[^']*'), which (ranks? [\d, and-]+) ha", str(document["summary"])
     )
     return f"{found[1]}: {found[2].strip()} missing" if found else "nothing"
 

@@ -287,3 +287,24 @@ def test_some_ranks_load_parts_into_a_whole_optimizer():
 
     for found, expected in run_ranks(3, run)[:2]:
         assert_equal([found], [expected])
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_ranks_that_broadcast_the_state_before_wrapping_save_one_state(stage, tmp_path):
+    """As Horovod's scripts do: a group that was loaded has its keys in another order than that of the root."""
+
+    def fn(engine):
+        model = copy.deepcopy(MODEL)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        rabit_torch.broadcast_optimizer_state(optimizer, root_rank=0)
+        options = {"model": shard(model, keep=64)} if stage == "parameters" else {}
+        optimizer = rabit_torch.DistributedOptimizer(
+            optimizer, model.named_parameters(), shard=stage, **options
+        )
+        step(model, optimizer, 0)
+        checkpoint = rabit_torch.Checkpoint(tmp_path, model=model, optimizer=optimizer)
+        checkpoint.save(step=1)
+        checkpoint.close()
+        return list(optimizer.state_dict()["param_groups"][0])
+
+    assert len({tuple(keys) for keys in run_ranks(2, fn)}) == 1

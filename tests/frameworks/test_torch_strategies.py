@@ -227,6 +227,7 @@ report({
     "twice": raised(used),
     "both": raised("topk", compression=rabit.Compression.bf16),
     "sum": raised("topk", op=rabit.Sum),
+    "text": raised("dgc", optimizer=lambda p: sgd(p, 0.9)),
     "unknown": raised("topkk"),
 })
 for call in (lambda: plain.strategy, lambda: local.set_overlap("next-forward"), lambda: local.step(lambda: 0)):
@@ -239,6 +240,7 @@ for call in (lambda: plain.strategy, lambda: local.set_overlap("next-forward"), 
     )
 
     assert "keeps momentum by itself, and SGD would add its own" in found["momentum"]
+    assert "strategy 'dgc' keeps momentum by itself" in found["text"]
     assert "and Adam would add its own" in found["adam"]
     assert "overlap='next-forward' puts updates off, and LocalSGD works on updated" in found["late"]
     assert "already, whose state it holds" in found["twice"]

@@ -108,9 +108,10 @@ def _summary(picture: Picture) -> str:
         return f"{alive} ranks live, nothing is awaited, and no operation has ended for some time: between steps?"
     key, waiting, missing = picture.oldest
     idle_s = max(picture.ranks[rank].idle_s for rank in waiting)
+    verb = "waits" if len(waiting) == 1 else "wait"
     return (
-        f"the job hangs for {idle_s:.0f} s: {ranks_text(waiting)} wait for {key[0]} '{key[1]}', which "
-        f"{ranks_text(missing)} has not submitted"
+        f"the job hangs for {idle_s:.0f} s: {ranks_text(waiting)} {verb} for {key[0]} '{key[1]}', which "
+        f"{ranks_text(missing)} {'has' if len(missing) == 1 else 'have'} not submitted"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -172,10 +173,14 @@ class RankView:
 
     @property
     def idle_s(self) -> float:
-        """Since an operation has ended."""
+        """Since an operation has ended, or since the first one began; infinite before the first one."""
         now_ns = int(self.process.get("time_ns", 0))
         last_ns = int(self.counters.get("last_progress_ns", 0))
-        return (now_ns - last_ns) / 1e9 if now_ns and last_ns else 0.0
+        if not last_ns:
+            last_ns = min((int(each["submitted_ns"]) for each in self.open), default=0)
+        if not now_ns:
+            return 0.0
+        return (now_ns - last_ns) / 1e9 if last_ns else math.inf
 
     @property
     def has_begun(self) -> bool:

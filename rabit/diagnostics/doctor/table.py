@@ -1,4 +1,4 @@
-"""The doctor's table: one row for each fault.  docs/contributing/doctor.md says how to add one."""
+"""The doctor's table: one row for each fault.  docs/contribute/doctor.md says how to add one."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "cross-order",
-        "two ranks call blocking operations in opposite order",
+        "ranks wait in different operations: one skips a call, or calls in another order",
         ("hung",),
         program.cross_order,
         "does the late rank wait for an operation that the waiting ranks have not submitted?",
-        "{a} and {b} are called in opposite order on {rank}: call them in one order on every rank",
+        "{rank} does not call {a} and {b} in the order of the others, or skips one of them: make the same calls in one "
+        "order on every rank",
         ("hang", "deadlock", "thread"),
         "cross-order",
     ),

@@ -76,7 +76,7 @@ class Runner:
         if len(parts) != len(program.inputs):
             raise InvalidArgument(
                 f"sharding.Runner.run on rank {self._rank}: {len(parts)} arrays, and the program has "
-                f"{len(program.inputs)} inputs."
+                f"{len(program.inputs)} inputs. Pass one array for each input."
             )
         for number, spec, part in zip(program.inputs, self._plan.given, parts, strict=True):
             held[number, spec] = self._checked(number, spec, part)

@@ -77,6 +77,19 @@ def test_a_rank_in_another_branch_is_named_with_its_line():
     assert "rank 1 has not submitted" in found.summary
 
 
+def test_a_job_that_hangs_in_its_first_operation_hangs():
+    first = rank([operation("grad", 0, "open", 3 * S)], [("train.py", 13, "step")])
+    late = rank([], [("train.py", 8, "evaluate")])
+    for document in (first, late):
+        document["counters"]["last_progress_ns"] = 0
+
+    found = diagnose(look(first, late))
+
+    assert found.phase == "hung"
+    assert found.summary.startswith("the job hangs for 17 s: rank 0 waits for allreduce 'grad'")
+    assert found.causes[0].row.name == "branch"
+
+
 def test_calls_in_opposite_order_are_named():
     crossed = rank(
         [operation("a", 1), operation("other", 0, "open", 3 * S)], [("train.py", 9, "g")]
