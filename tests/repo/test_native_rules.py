@@ -39,6 +39,7 @@ MAY_SLEEP = {
     "native/base/device/ask_until.h",
     "native/rendezvous/dial.cc",
     "native/rendezvous/tcp_store.cc",
+    "native/transport/parts/part_reader.cc",
     "native/transport/tcp/tcp_channel.cc",
 }
 
