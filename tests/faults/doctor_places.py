@@ -354,38 +354,19 @@ def other_clock(place: Place) -> Iterator[list[str]]:
 @contextlib.contextmanager
 def firewall(place: Place) -> Iterator[list[str]]:
     """A host that lets no connection out to high ports."""
-    with lab(place) as found:
-        _in(
-            found,
-            place.who,
-            "ip",
-            "rule",
-            "add",
-            "dport",
-            "1024-65534",
-            "ipproto",
-            "tcp",
-            "unreachable",
-        )
-        yield []
+    yield from _high_ports(place, "dport", "unreachable")
 
 
 @contextlib.contextmanager
 def silent_firewall(place: Place) -> Iterator[list[str]]:
     """A host whose answers on high ports are dropped."""
+    yield from _high_ports(place, "sport", "blackhole")
+
+
+def _high_ports(place: Place, end: str, fate: str) -> Iterator[list[str]]:
+    """end: "dport" or "sport", whose packets the host of the fault treats as `fate` says."""
     with lab(place) as found:
-        _in(
-            found,
-            place.who,
-            "ip",
-            "rule",
-            "add",
-            "sport",
-            "1024-65534",
-            "ipproto",
-            "tcp",
-            "blackhole",
-        )
+        _in(found, place.who, "ip", "rule", "add", end, "1024-65534", "ipproto", "tcp", fate)
         yield []
 
 
