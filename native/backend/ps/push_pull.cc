@@ -265,18 +265,6 @@ Status PushPull::Failed(int rank, const Status& status) const {
   return rank >= args_.first_server ? blame_(rank - args_.first_server, status) : status;
 }
 
-// A server that takes over a place waits for all members: one that waits for one place must not
-// miss that another one is to be found elsewhere.
-Status PushPull::WaitSlot(OperationSlots& slots, size_t slot) {
-  if (!args_.holders.can_lose()) return slots.Wait(slot, args_.deadline);
-  for (;;) {
-    const Deadline look = std::min(args_.deadline, After(kLookAroundEvery));
-    Status over = slots.Wait(slot, look);
-    if (over.code() != Code::kTimedOut || look == args_.deadline) return over;
-    RABIT_RETURN_IF_ERROR(LookAround());
-  }
-}
-
 Status PushPull::LookAround() {
   const Deadline now = std::chrono::steady_clock::now();
   for (size_t i = 0; i < parts_.size(); ++i) {
@@ -294,8 +282,18 @@ Status PushPull::Wait(OperationSlots& slots, int64_t k) {
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (k >= parts_[i].chunks()) continue;
     for (;;) {
-      const Status over = WaitSlot(slots, SlotOf(k, i, parts_.size()));
+      // A server that takes over a place waits for all members: one that waits for one place must
+      // not miss that another one is to be found elsewhere.
+      const Deadline look = args_.holders.can_lose()
+                                ? std::min(args_.deadline, After(kLookAroundEvery))
+                                : args_.deadline;
+      const Status over = slots.Wait(SlotOf(k, i, parts_.size()), look);
       if (over.ok()) break;
+      if (over.code() == Code::kTimedOut && look != args_.deadline) {
+        // What this returns is final; a place that nobody can take over must not be moved again.
+        RABIT_RETURN_IF_ERROR(LookAround());
+        continue;
+      }
       // A message of another size: none.
       if (IsUpdate() && over.code() == Code::kMismatch) {
         is_refused_ = true;

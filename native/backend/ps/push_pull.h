@@ -105,7 +105,6 @@ class PushPull {
   void Expect(int64_t k);
   Status Sum(int64_t k);
   Status Wait(OperationSlots& slots, int64_t k);
-  Status WaitSlot(OperationSlots& slots, size_t slot);
   Status LookAround();
   Status Finish(int64_t k);
   Status FinishAll();

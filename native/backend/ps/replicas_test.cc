@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "backend/ps/ps_backend.h"
@@ -58,9 +59,39 @@ class SilentTransport final : public TransportWrapper {
   }
 };
 
+// A message that tells of a loss when it is asked a second time, as if the loss came in between.
+class LateOperation final : public PendingOperation {
+ public:
+  explicit LateOperation(Operation inner) : inner_(std::move(inner)) {}
+  Status Wait(Deadline deadline) override {
+    Status status = inner_.Wait(deadline);
+    if (status.code() != Code::kPeerLost || std::exchange(has_hidden_, true)) return status;
+    return TimedOut("not known yet");
+  }
+  void Cancel() override {}
+
+ private:
+  Operation inner_;
+  bool has_hidden_ = false;
+};
+
+// A worker that hears of every loss late.
+class LateTransport final : public TransportWrapper {
+ public:
+  using TransportWrapper::TransportWrapper;
+
+  Operation Send(int peer, Tag tag, ConstBytes buffer) override {
+    return Operation(std::make_unique<LateOperation>(inner().Send(peer, tag, buffer)));
+  }
+  Operation Recv(int peer, Tag tag, Bytes buffer) override {
+    return Operation(std::make_unique<LateOperation>(inner().Recv(peer, tag, buffer)));
+  }
+};
+
 struct Silence {
   int server = -1;  // that says nothing
   SilenceLimit limit = {};
+  bool hides_losses = false;  // from workers, for one look
 };
 
 // Workers and servers in one process.
@@ -73,7 +104,9 @@ class ReplicatedJob {
       places.bandwidth_of[static_cast<size_t>(server)] = 1e6;  // they sum everything
     }
     for (int rank = 0; rank < workers; ++rank) {
-      backends_.push_back(std::make_unique<PsBackend>(fabric_.Connect(rank), places,
+      std::unique_ptr<Transport> worker = fabric_.Connect(rank);
+      if (silence.hides_losses) worker = std::make_unique<LateTransport>(std::move(worker));
+      backends_.push_back(std::make_unique<PsBackend>(std::move(worker), places,
                                                       testing::NodeNames(servers),
                                                       PsStreams{1, is_async}, 2, MakeCodecAdder(),
                                                       Logger(LogLevel::kWarning, rank, Keep())));
@@ -242,8 +275,9 @@ TEST(PsReplicas, encodings_are_added_up_when_a_server_is_killed) {
   }
 }
 
-TEST(PsReplicas, servers_may_be_lost_one_after_another_until_one_is_left) {
-  ReplicatedJob job(3, 3, false);
+// With losses that are found while a rank waits, and those that it finds when it looks around.
+void LoseAllServers(bool hides_losses) {
+  ReplicatedJob job(3, 3, false, {.hides_losses = hides_losses});
   std::vector<testing::Member> members = MembersOf(job);
   EXPECT_EQ(SumRightly(job, 1, members), 3);
   job.Kill(0, 5);
@@ -265,6 +299,11 @@ TEST(PsReplicas, servers_may_be_lost_one_after_another_until_one_is_left) {
     EXPECT_TRUE(testing::Has(status.message(), "server 2 on host node is lost")) << status;
     EXPECT_TRUE(testing::Has(status.message(), "all others that could sum")) << status;
   });
+}
+
+TEST(PsReplicas, servers_may_be_lost_one_after_another_until_one_is_left) {
+  LoseAllServers(false);
+  LoseAllServers(true);
 }
 
 // Each worker finds another one first, and the servers behind wait for all workers.
