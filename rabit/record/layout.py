@@ -1,7 +1,7 @@
 """Where the parts of a record lie in its file; native/engine/record.cc has the same numbers.
 
 The file is a header (two slots, of which one counts), 64-bit counters, the texts that operations name, a ring
-of operations, and rings of marks, of samples of the process and its host, and of samples of its TCP links.
+of operations, and rings of marks and of samples of the process and its host.
 All numbers are little-endian.  A writer sets the first field of an entry to 0 before it changes the others and to its
 number afterwards.
 """
@@ -23,10 +23,6 @@ __all__ = [
     "FIXED",
     "FORMAT",
     "KINDS",
-    "LINK",
-    "LINKS",
-    "LINKS_AT",
-    "LINK_FIELDS",
     "MAGIC",
     "MARK",
     "MARKS",
@@ -43,7 +39,7 @@ __all__ = [
 ]
 
 MAGIC = b"rabitrec"
-FORMAT = 2
+FORMAT = 3
 # Magic, format, bytes of the file, and which slot of the header counts (0: none yet).
 FIXED = struct.Struct("<8sIII")
 # A slot: four bytes of length, then JSON.
@@ -64,12 +60,7 @@ MARK = struct.Struct("<QqqI36s")
 SAMPLES_AT = MARKS_AT + MARKS * MARK.size
 SAMPLES = 600
 SAMPLE = struct.Struct("<32q")
-LINKS_AT = SAMPLES_AT + SAMPLES * SAMPLE.size
-LINKS = 512
-# Number, time in nanoseconds, bytes sent and received, packets sent and sent again, round trip in microseconds,
-# microseconds with something under way, packets under way; the address of the peer and its port.
-LINK = struct.Struct("<Qqqqqqqqq46sH")
-FILE_BYTES = LINKS_AT + LINKS * LINK.size
+FILE_BYTES = SAMPLES_AT + SAMPLES * SAMPLE.size
 
 # As native/base/dtype.cc has them.
 KINDS = (
@@ -118,10 +109,6 @@ def counters_of(values: Sequence[int]) -> dict[str, int]:
     found["bytes"] = sum(found[f"bytes_{kind}"] for kind in KINDS)
     return found
 
-
-LINK_FIELDS = (
-    "number", "time_ns", "acked_bytes", "received_bytes", "segments", "retransmitted", "rtt_us", "busy_us", "unacked",
-)  # fmt: skip
 
 # Of the process, then of its host; the first is the number of the sample.
 SAMPLE_FIELDS = (

@@ -56,7 +56,6 @@ class Record:
     operations: list[Operation] = field(default_factory=list)  # by the time of submission
     marks: list[Mark] = field(default_factory=list)  # by the time of their end
     samples: list[dict[str, int]] = field(default_factory=list)  # one a second
-    links: list[dict[str, Any]] = field(default_factory=list)  # one a second of each TCP link to another host
 
     @property
     def rank(self) -> int:
@@ -91,7 +90,6 @@ def read_record(path: Path, last: int = layout.ENTRIES) -> Record:
             operations,
             list(_marks(data)),
             list(_samples(data)),
-            list(_links(data)),
         )
 
 
@@ -211,15 +209,7 @@ def _marks(data: mmap.mmap) -> Iterator[Mark]:
 
 
 def _samples(data: mmap.mmap) -> Iterator[dict[str, int]]:
-    ring = data[layout.SAMPLES_AT : layout.LINKS_AT]
+    ring = data[layout.SAMPLES_AT : layout.FILE_BYTES]
     for values in sorted(layout.SAMPLE.iter_unpack(ring)):
         if values[0]:
             yield dict(zip(layout.SAMPLE_FIELDS, values, strict=False))
-
-
-def _links(data: mmap.mmap) -> Iterator[dict[str, Any]]:
-    ring = data[layout.LINKS_AT : layout.FILE_BYTES]
-    for *values, peer, port in sorted(layout.LINK.iter_unpack(ring)):
-        if values[0]:
-            text = peer.rstrip(b"\0").decode(errors="replace")
-            yield {**dict(zip(layout.LINK_FIELDS, values, strict=True)), "peer": text, "peer_port": port}

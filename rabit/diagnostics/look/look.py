@@ -19,7 +19,6 @@ __all__ = ["look_at", "look_at_folder", "rank_document"]
 _LAST_OPERATIONS = 256
 _LAST_MARKS = 128
 _LAST_SAMPLES = 30
-_LAST_LINKS = 64
 
 
 def look_at(
@@ -109,7 +108,6 @@ def rank_document(record: Record) -> dict[str, Any]:
         "operations": [each._asdict() for each in (*kept, *record.operations[-_LAST_OPERATIONS:])],
         "marks": [mark._asdict() for mark in record.marks[-_LAST_MARKS:]],
         "samples": record.samples[-_LAST_SAMPLES:],
-        "link_samples": record.links[-_LAST_LINKS:],
     }
 
 

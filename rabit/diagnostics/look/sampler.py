@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import mmap
 import os
-import time
 from pathlib import Path
 from typing import Any
 
-from rabit.diagnostics.look.links import Link, links_of
 from rabit.diagnostics.look.process import host_facts, process_facts
 from rabit.errors import InvalidArgument
 from rabit.record import layout
@@ -17,7 +15,6 @@ from rabit.record.reader import read_counters
 __all__ = ["Sampler"]
 
 # Names of the kernel's numbers that a sample has under others.
-_LINKS = 16  # of a rank in a second
 _HOST_NAMES = {"nr_throttled": "throttled", "oom_kill": "oom_kills"}
 
 
@@ -27,7 +24,6 @@ class Sampler:
     def __init__(self) -> None:
         self._maps: dict[Path, mmap.mmap] = {}
         self._numbers: dict[Path, int] = {}
-        self._link_numbers: dict[Path, int] = {}
 
     def sample(self, path: Path, own: set[int]) -> dict[str, int]:
         """Adds a sample to the record at `path`; its counters, and "rank".  own: processes of the job."""
@@ -40,8 +36,6 @@ class Sampler:
         facts = process_facts(pid)
         if facts and facts["start_ticks"] == record.header.get("start_ticks"):
             self._write(path, data, facts)
-            for link in links_of([pid]).get(pid, [])[:_LINKS]:
-                self._write_link(path, data, link)
         return {**record.counters, "rank": record.rank}
 
     def _write(self, path: Path, data: mmap.mmap, facts: dict[str, Any]) -> None:
@@ -59,14 +53,6 @@ class Sampler:
             layout.SAMPLES_AT + number % layout.SAMPLES * layout.SAMPLE.size,
             layout.SAMPLE.pack(*values),
         )
-
-    def _write_link(self, path: Path, data: mmap.mmap, link: Link) -> None:
-        number = self._link_numbers.get(path, 0) + 1
-        self._link_numbers[path] = number
-        found = {**link, "number": number, "time_ns": time.monotonic_ns()}
-        values = [int(found.get(name, 0)) for name in layout.LINK_FIELDS]
-        entry = layout.LINK.pack(*values, str(link["peer"]).encode(), int(link["peer_port"]))
-        _put(data, layout.LINKS_AT + number % layout.LINKS * layout.LINK.size, entry)
 
     def _map(self, path: Path) -> mmap.mmap:
         found = self._maps.get(path)
