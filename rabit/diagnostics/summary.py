@@ -22,7 +22,9 @@ def summary_text(statistics: Mapping[str, Any]) -> str:
     # Small results come with the negotiation, and are in no bucket.
     carried, carried_bytes = statistics.get("inlined", 0), statistics.get("inlined_bytes", 0)
     tensors, total_bytes = totals.get("tensors", 0), totals.get("bytes", 0)
-    volume = _volume(tensors + carried, total_bytes + carried_bytes, steps)
+    # Methods hand over what they have packed; codecs work later, and what they save is in the second line.
+    note = " before codecs" if _coded_bytes(statistics) else ""
+    volume = _volume(tensors + carried, total_bytes + carried_bytes, steps, note)
     buckets = totals.get("buckets", 0)
     each = (
         f", {tensors / buckets:.1f} tensors and {_bytes(total_bytes / buckets)} each"
@@ -49,24 +51,28 @@ def summary_text(statistics: Mapping[str, Any]) -> str:
     return "\n".join(f"rabit: {printable(line)}" for line in lines)  # They hold names of tensors.
 
 
-def _volume(tensors: int, total_bytes: int, steps: int) -> str:
+def _volume(tensors: int, total_bytes: int, steps: int, note: str) -> str:
     if not steps:
-        return f"{_counted(tensors, 'tensor')} and {_bytes(total_bytes)} in all"
+        return f"{_counted(tensors, 'tensor')} and {_bytes(total_bytes)} in all{note}"
     each = _counted(tensors / steps, "tensor")
-    return f"{each} and {_bytes(total_bytes / steps)} per step, {_counted(steps, 'step')}"
+    return f"{each} and {_bytes(total_bytes / steps)} per step{note}, {_counted(steps, 'step')}"
 
 
 def _saved(statistics: Mapping[str, Any]) -> str:
     """The bytes of the gradients that methods or codecs have taken, and of all that was sent; or ""."""
-    codecs = statistics.get("codecs", {})
-    gradients = statistics.get("methods", {}).get("gradient_bytes", 0)
-    gradients += sum(row["bytes"] for name, row in codecs.items() if name not in ("", _NO_CODEC))
+    gradients = statistics.get("methods", {}).get("gradient_bytes", 0) + _coded_bytes(statistics)
     if not gradients:
         return ""
     wire = statistics["totals"]["wire_bytes"] + statistics.get("inlined_bytes", 0)
     steps = statistics.get("steps", 0)
     sizes = f"gradients {_bytes(gradients / (steps or 1))}, on the wire {_bytes(wire / (steps or 1))}"
     return f"methods and codecs: {sizes} {'per step' if steps else 'in all'}"
+
+
+def _coded_bytes(statistics: Mapping[str, Any]) -> int:
+    """Of the tensors that codecs have taken, as they were handed over."""
+    codecs = statistics.get("codecs", {})
+    return sum(row["bytes"] for name, row in codecs.items() if name not in ("", _NO_CODEC))
 
 
 def _counted(count: float, what: str) -> str:

@@ -94,7 +94,8 @@ def _row(view: RankView, picture: Picture, before: RankView | None) -> dict[str,
     span = _span_s(view, before)
     state = view.state or ("ended" if view.end or view.document else "not started")
     waits = [each["name"] for each in view.waits_for[:1]]
-    shares = shares_of(view)
+    # What a rank of a job that stands waits for is not counted before it comes.
+    shares = shares_of(view) if picture.phase == "running" else {}
     return {
         "rank": view.rank,
         "host": view.host,

@@ -14,6 +14,7 @@ from rabit.diagnostics.doctor.picture import Picture
 from rabit.diagnostics.doctor.table import ROWS
 from rabit.diagnostics.look.stacks import merged, parse, ranks_text
 from rabit.diagnostics.metrics import openmetrics
+from rabit.diagnostics.top_command import rows_of
 from rabit.record import layout
 from rabit.record.reader import Record
 
@@ -88,6 +89,12 @@ def test_a_job_that_hangs_in_its_first_operation_hangs():
     assert found.phase == "hung"
     assert found.summary.startswith("the job hangs for 17 s: rank 0 waits for allreduce 'grad'")
     assert found.causes[0].row.name == "branch"
+
+
+def test_the_table_says_of_a_job_that_hangs_what_it_waits_for_and_not_what_it_is_bound_by():
+    rows = rows_of(look(WAITING, rank([operation("a", 1)])), {})
+
+    assert [(row["state"], row["bound by"]) for row in rows] == [("waits for grad", ""), ("S", "")]
 
 
 def test_calls_in_opposite_order_are_named():

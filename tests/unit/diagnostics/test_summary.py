@@ -56,6 +56,7 @@ def test_bytes_of_gradients_stand_next_to_those_on_the_wire():
     codecs = {"identity": {"bytes": 4 << 20}, "onebit": {"bytes": 16 << 20}}
     document = {**DOCUMENT, "totals": totals, "codecs": codecs, "methods": {"gradient_bytes": 24 << 20}}
 
-    assert summary_text(document).splitlines()[1] == (
-        "rabit: methods and codecs: gradients 4 MiB, on the wire 512 KiB per step"
-    )
+    assert summary_text(document).splitlines()[:2] == [
+        "rabit: 20 tensors and 2 MiB per step before codecs, 10 steps, 2 ranks",
+        "rabit: methods and codecs: gradients 4 MiB, on the wire 512 KiB per step",
+    ]
