@@ -1,8 +1,8 @@
-"""Where state lies that does not fit into memory: files of one rank, read and written by threads.
+"""Where values lie that do not fit into memory: files of one rank, read and written by threads.
 
 Each write goes to the older of two files, so a write that fails, as on a full disk, leaves the values before it.
-Bytes skip the page cache of the system (O_DIRECT) where the file system allows it: state on disk would otherwise take
-the memory that it is to save.
+Bytes skip the page cache of the system (O_DIRECT) where the file system allows it: values on disk would otherwise take
+the memory that they are to save.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ SECTOR = 4096  # that memory, places and lengths of O_DIRECT are multiples of
 
 @dataclass
 class _Slot:
-    """Two files of one key: `current` holds its values, of this size and checksum."""
+    """Two files of one key: `current` holds its values, of this size and checksum. what: they are, for errors."""
 
+    what: str
     current: int = 0
     size: int = 0
     checksum: int = 0
@@ -81,22 +82,23 @@ class DiskTier:
             memory = fitting[0]
             self._free[:] = [other for other in self._free if other is not memory]
         else:
-            self._free.clear()  # Sizes settle after the first step.
+            del self._free[:1]  # Sizes settle after the first step; until then another one makes room.
             memory = mmap.mmap(-1, size) if size else bytearray()
         found: Array = np.frombuffer(memory, np.uint8)
         weakref.finalize(found, self._free.append, memory).atexit = False
         return found
 
-    def write(self, key: str, values: Array) -> Future[None]:
+    def write(self, key: str, values: Array, what: str = "state on disk") -> Future[None]:
         """Starts to write `values`, from `buffer`, as those of `key`; they must not change before it is done.
 
-        The future raises OSError. Raises ResourceExhausted if the budget is too small for them.
+        what: the values are, for errors. The future raises OSError. Raises ResourceExhausted if the budget is too
+        small for them.
         """
-        slot = self._slots.setdefault(key, _Slot())
+        slot = self._slots.setdefault(key, _Slot(what))
         more = 2 * (len(values) - slot.size)
         if self.bytes + more > self.budget:
             raise ResourceExhausted(
-                f"state on disk: {key!r} needs {more:,} bytes more in {self.folder}, where {self.bytes:,} of "
+                f"{slot.what}: {key!r} needs {more:,} bytes more in {self.folder}, where {self.bytes:,} of "
                 f"{self.budget:,} are taken. Use a larger disk, or more ranks"
             )
         self.bytes += more
@@ -152,7 +154,7 @@ class DiskTier:
             self._let_go_pages(file)
         if done < len(view) or _checksum(values) != slot.checksum:
             raise IntegrityError(
-                f"state on disk: {path} has other bytes than were written ({done:,} of {len(view):,} read). "
+                f"{slot.what}: {path} has other bytes than were written ({done:,} of {len(view):,} read). "
                 "Check the disk, and continue from the last checkpoint"
             )
 
@@ -199,9 +201,9 @@ def _refusal(folder: Path, job: str) -> str:
     whose = (
         f"belongs to job {owner['job']} (process {owner['process']} on {owner['host']}), and this is job {job}"
         if owner
-        else "exists and was not made for state on disk"
+        else "exists and was not made for values on disk"
     )
     return (
-        f"state on disk: the folder {folder} {whose}. Give each job a folder of its own; remove this one if that job "
+        f"offload: the folder {folder} {whose}. Give each job a folder of its own; remove this one if that job "
         "has ended"
     )

@@ -92,8 +92,8 @@ class Storage(ABC):
         self.rank = self.levels.shards.rank()
         self._rows: Interval = self.rows_of(self.rank)
         places = {entry.name: place for place, entry in enumerate(self.flat.entries)}
-        self._begins = {
-            places[entry.name]: (begin, owned.length)
+        self._spans = {
+            places[entry.name]: Interval(begin, owned.length)
             for entry, owned, begin in layout.slices_of(self.flat, self.rank)
         }
         self.part: torch.Tensor | None = None  # of the averaged gradient: rows of this rank
@@ -120,8 +120,22 @@ class Storage(ABC):
         """The values of `interval`, 1-D; shares memory. Empty where this rank owns nothing."""
         return self._slice(self.own().detach(), place)
 
+    def span(self, place: int) -> Interval:
+        """Where `elements` lie in this rank's part."""
+        return self._spans.get(place, Interval(0, 0))
+
+    @property
+    def has_master(self) -> bool:
+        """Whether the optimizer has a copy in 32 bits, which is rounded after each update: in 16, small ones vanish."""
+        return self._dtype in (torch.bfloat16, torch.float16)
+
+    def slice_of(self, place: int) -> torch.Tensor:
+        """What the optimizer updates: `elements`, or a copy of them in 32 bits."""
+        own = self.elements(place)
+        return own.float() if self.has_master else own
+
     def gradient(self, place: int) -> torch.Tensor:
-        """The same of the averaged gradient, after `wait`."""
+        """The same as `elements` of the averaged gradient, after `wait`."""
         assert self.part is not None
         return self._slice(self.part, place)
 
@@ -190,10 +204,10 @@ class Storage(ABC):
         start = values.storage_offset() + self.flat.starts[place]
         return values.as_strided(entry.shape, self.strides[place], start)
 
-    def _start_gather(self, own: torch.Tensor, values: torch.Tensor) -> rabit.Handle:
-        """Collects the parts of all ranks in `values`; `own` may be in it."""
+    def _gather_of(self, own: torch.Tensor, values: torch.Tensor) -> Request:
+        """To collect the parts of all ranks in `values`; `own` may be in it."""
         name = f"{self._name}.gather"
-        request = Request(
+        return Request(
             kind=Kind.ALLGATHER,
             name=name,
             input=view(own, name),
@@ -201,7 +215,9 @@ class Storage(ABC):
             group=group_of(self.levels.shards),
             priority=_GATHER_PRIORITY,
         )
-        (handle,) = engine_for_work().submit((request,))
+
+    def _start_gather(self, own: torch.Tensor, values: torch.Tensor) -> rabit.Handle:
+        (handle,) = engine_for_work().submit((self._gather_of(own, values),))
         return handle
 
     def _send(self) -> None:
@@ -255,7 +271,7 @@ class Storage(ABC):
         return None if self.backlog is None else self.backlog.memory
 
     def _slice(self, part: torch.Tensor, place: int) -> torch.Tensor:
-        begin, length = self._begins.get(place, (0, 0))
+        begin, length = self.span(place)
         return part.flatten()[begin : begin + length]
 
 
@@ -320,6 +336,7 @@ class PartStorage(Storage):
         self, layout: FlatLayout, flat: Flat, parameters: Sequence[torch.Tensor], levels: Levels, prefix: str
     ) -> None:
         super().__init__(layout, flat, parameters, levels, prefix)
+        self._own: torch.Tensor | None = None
         whole = self._zeros()
         for place, parameter in enumerate(self._parameters):
             self.view(whole, place).copy_(parameter.detach())
@@ -327,10 +344,10 @@ class PartStorage(Storage):
         if everyone.size() > 1:
             root = everyone.ranks[0] if everyone.ranks else 0
             broadcast_async_(whole, root, f"{self._name}.start", everyone).wait()
-        rows = self._rows
-        self._own = whole[rows.start : rows.start + rows.length].clone()
+        self.take_own(whole)
 
     def own(self) -> torch.Tensor:
+        assert self._own is not None
         return self._own
 
     def finish(self) -> None:
@@ -340,20 +357,34 @@ class PartStorage(Storage):
         """`bytes` of uint8 as all values of the flat; shares memory."""
         return memory.view(self._dtype).view(self._shape)
 
-    def gather(self, values: torch.Tensor) -> rabit.Handle:
-        """Starts to collect all values in `values`, as `typed` gives it."""
-        return self._start_gather(self._own, values)
+    def fetch(self) -> None:
+        """Has this rank's part ready for the next gather. Does not block."""
+
+    def gather(self, values: torch.Tensor) -> Any:
+        """Starts to collect all values in `values`, as `typed` gives it; returns what is waited for."""
+        return self._start_gather(self.own(), values)
 
     def take_own(self, values: torch.Tensor) -> None:
         """Copies this rank's part from all values of the flat."""
         rows = self._rows
-        self._own.copy_(values[rows.start : rows.start + rows.length])
+        self._keep(values[rows.start : rows.start + rows.length])
 
     def write(self, place: int, value: torch.Tensor) -> None:
         """Copies this rank's elements from the whole `value` of a parameter."""
+        self.elements(place).copy_(self.own_of(place, value))
+
+    def own_of(self, place: int, value: torch.Tensor) -> torch.Tensor:
+        """This rank's elements of the whole `value` of a parameter."""
         own = self.interval(place)
         elements = flattened(value, self.strides[place], self._dtype)
-        self.elements(place).copy_(elements[own.start : own.start + own.length])
+        return elements[own.start : own.start + own.length]
+
+    def _keep(self, own: torch.Tensor) -> None:
+        """`own` are the values of this rank's rows; copies them."""
+        if self._own is None:
+            self._own = own.clone()
+        else:
+            self._own.copy_(own)
 
 
 def flattened(

@@ -48,6 +48,11 @@ class Unit:
         """Whether the values are whole, or on their way."""
         return self._memory is not None
 
+    def fetch(self) -> None:
+        """Has this rank's part ready for `start`. Does not block."""
+        for storage in self.storages:
+            storage.fetch()
+
     def start(self, pool: SlotPool) -> None:
         """Starts to gather the values. Does not block."""
         memory = pool.take(self.bytes)
@@ -287,10 +292,15 @@ class Gathers:
 
     def _gather_ahead(self) -> None:
         whole = sum(unit.bytes for unit in self.units if unit.is_gathered)
+        fetched = 0  # What follows is read from disk meanwhile: of a window too, and a part of it is on this rank.
         for unit in self._coming():
             if unit.is_gathered:
                 continue
-            if whole and whole + unit.bytes > self.window:
+            if not fetched and not (whole and whole + unit.bytes > self.window):
+                self._start(unit)
+                whole += unit.bytes
+            elif fetched and fetched + unit.bytes > self.window:
                 return
-            self._start(unit)
-            whole += unit.bytes
+            else:
+                unit.fetch()
+                fetched += unit.bytes

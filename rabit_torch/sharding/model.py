@@ -19,6 +19,7 @@ import rabit
 from rabit import InvalidArgument, Mismatch, ProcessSet, global_process_set
 from rabit.checkpoint import Part
 from rabit.sharding import (
+    DiskTier,
     Entry,
     FlatLayout,
     Levels,
@@ -37,6 +38,7 @@ from rabit_torch.sharding.gathers import Gathers, Unit
 from rabit_torch.sharding.guarded import Divided, DividedParameter, divide
 from rabit_torch.sharding.host_shared import SharedParameter
 from rabit_torch.sharding.meta import give_values, is_on_meta, owners_of, share_values
+from rabit_torch.sharding.parts_on_disk import DiskStorage, made_tier
 from rabit_torch.sharding.sources import check_gather, made_source
 from rabit_torch.sharding.units import UnitPlan, Units, planned_units
 
@@ -56,6 +58,7 @@ def shard(
     gather: str = "collective",
     process_set: ProcessSet = global_process_set,
     within: Literal["host"] | int | None = None,
+    offload: str | None = None,
 ) -> torch.nn.Module:
     """Divides the parameters of `model` among the ranks of `process_set`; returns the model, of the same class.
 
@@ -68,13 +71,17 @@ def shard(
     may run different modules, or a different number of passes. A read is of the version that the last step has
     left: it waits for an owner that has not come to that, and raises Mismatch for one that has a later one.
     within: "host", or the number of successive ranks that divide the parameters; other groups have copies of the
-    parts. None: all ranks. Blocks until every rank calls it. Raises InvalidArgument for a model that is divided
-    already, that is not on the CPU, or in which no tensor is large enough; Mismatch if the models of the ranks differ.
+    parts. None: all ranks. offload: "disk:PATH" keeps the parts, and the state of the optimizer, in files of a folder
+    of this host: a rank reads its part ahead of each gather, and has it in memory for that time alone. Not with "pull".
+
+    Blocks until every rank calls it. Raises InvalidArgument for a model that is divided already, that is not on the
+    CPU, or in which no tensor is large enough; Mismatch if the models of the ranks differ. Passes and steps raise
+    IntegrityError where a file has other bytes than were written.
 
     A model on the meta device gets its values here, unit by unit, by reset_parameters() of its modules on the first
     rank. Raises ResourceExhausted, before anything is allocated, where a host has not enough memory for it.
     """
-    divide_model(model, units, keep, window, gather, process_set, within, state_bytes=0)
+    divide_model(model, units, keep, window, gather, process_set, within, offload, state_bytes=0)
     return model
 
 
@@ -86,11 +93,12 @@ def divide_model(
     gather: str = "collective",
     process_set: ProcessSet = global_process_set,
     within: Literal["host"] | int | None = None,
+    offload: str | None = None,
     *,
     state_bytes: int,
 ) -> DividedModel:
     """See `shard`. state_bytes: of the optimizer, for each element, that are to fit into memory as well."""
-    check_gather(gather)
+    check_gather(gather, offload)
     _check(model)
     plans = planned_units(model, units, keep)
     if not plans:
@@ -105,7 +113,7 @@ def divide_model(
     check_layouts(layout, process_set, prefix)
     size = _window(layout) if window is None else window
     if is_on_meta(model):
-        sizes = Sizes(model, layout, state_bytes)
+        sizes = Sizes(model, layout, state_bytes, offload is not None)
         largest = max(unit_bytes(layout).values())
         check_room(
             f"shard: {type(model).__name__} of {sizes.count:,} parameters, in {layout.parts} parts",
@@ -115,7 +123,8 @@ def divide_model(
             process_set,
             f"{prefix}.room",
         )
-    _models[model] = DividedModel(model, plans, layout, size, gather, levels, prefix)
+    tier = None if offload is None else made_tier(offload, process_set)
+    _models[model] = DividedModel(model, plans, layout, size, gather, levels, prefix, tier)
     return _models[model]
 
 
@@ -161,8 +170,10 @@ class DividedModel:
         gather: str,
         levels: Levels,
         prefix: str,
+        tier: DiskTier | None = None,
     ) -> None:
         self.layout = layout
+        self.tier = tier
         self.gather = gather
         self.prefix = prefix
         self.levels = levels
@@ -180,17 +191,18 @@ class DividedModel:
             given += give_values(model.modules(), is_first)
             share_values((tensor for tensor in given if tensor not in self.divided), levels.everyone, prefix)
         self.gathers.source.begin(self.storages, prefix)
+        if tier is not None:
+            rabit.default_engine().before_close(tier.close)
         self._hook(model, list(zip(plans, units, strict=True)))
 
     def _unit(self, plan: UnitPlan) -> Unit:
         """The unit of a plan, whose parameters are in parts from here on."""
         flats = [flat for flat in self.layout.flats if flat.entries[0].unit == plan.name]
-        storages = [
-            PartStorage(
-                self.layout, flat, [plan.parameters[entry.name] for entry in flat.entries], self.levels, self.prefix
-            )
-            for flat in flats
-        ]
+        storages = []
+        for flat in flats:
+            parameters = [plan.parameters[entry.name] for entry in flat.entries]
+            arguments = self.layout, flat, parameters, self.levels, self.prefix
+            storages.append(PartStorage(*arguments) if self.tier is None else DiskStorage(self.tier, *arguments))
         unit = Unit(plan.name, storages, self.gathers.source)
         for storage in storages:
             for place, entry in enumerate(storage.flat.entries):
@@ -388,6 +400,7 @@ class Description:
     units: name and bytes of each unit. kept: bytes of tensors that stay whole. rank: bytes on rank 0 between two
     steps, with `state_bytes` per element. wire: bytes that a rank receives in a step. window: bytes of units that
     are whole at a time. gather: as in `shard`. host: bytes of parameters that the ranks of a host have together.
+    disk: bytes of parameters and state that rank 0 has on disk, twice.
     """
 
     units: Mapping[str, int]
@@ -397,6 +410,7 @@ class Description:
     window: int
     gather: str = "collective"
     host: int = 0
+    disk: int = 0
 
     def __str__(self) -> str:
         if self.host:
@@ -413,6 +427,8 @@ class Description:
             f"{self.rank.state:,} bytes, and a window of {self.window:,}",
             f"received per rank and step: {self.wire:,} bytes{_PULLED if self.gather == 'pull' else ''}",
         ]
+        if self.disk:
+            lines.append(f"parameters and state on disk per rank: two files of {self.disk:,} bytes in all")
         return "\n".join(lines)
 
 
@@ -431,7 +447,7 @@ def describe(model: torch.nn.Module, *, state_bytes: int = 8) -> Description:
         raise InvalidArgument(
             f"describe: {type(model).__name__} is not divided. Call rabit_torch.sharding.shard(model) before"
         )
-    sizes = Sizes(model, divided.layout, state_bytes)
+    sizes = Sizes(model, divided.layout, state_bytes, divided.tier is not None)
     wire = wire_bytes(sizes.rest, "gradients") + wire_bytes(divided.layout, "parameters")
     gathers = divided.gathers
     return Description(
@@ -441,13 +457,17 @@ def describe(model: torch.nn.Module, *, state_bytes: int = 8) -> Description:
         wire // divided.layout.parts + _between_copies(divided.levels, sizes.rank.gradients),
         gathers.window,
         divided.gather,
+        disk=sizes.disk,
     )
 
 
 class Sizes:
-    """Of a model that is divided by `layout`. rest: what stays whole. kept: bytes of that. rank: of rank 0."""
+    """Of a model that is divided by `layout`. rest: what stays whole. kept: bytes of that. rank: of rank 0, in memory.
 
-    def __init__(self, model: torch.nn.Module, layout: FlatLayout, state_bytes: int) -> None:
+    disk: bytes of rank 0 on disk, where parameters and state are there.
+    """
+
+    def __init__(self, model: torch.nn.Module, layout: FlatLayout, state_bytes: int, is_on_disk: bool) -> None:
         names = {entry.name for entry in layout.entries}
         entries = [
             Entry(
@@ -464,6 +484,10 @@ class Sizes:
         kept = rank_bytes(self.rest, "gradients", 0, state_bytes)
         own = rank_bytes(layout, "parameters", 0, state_bytes)
         self.kept = kept.parameters
+        self.disk = 0
+        if is_on_disk:
+            self.disk = own.parameters + own.state + kept.state
+            own, kept = RankBytes(0, own.gradients, 0), kept._replace(state=0)
         self.rank = RankBytes(*(first + second for first, second in zip(kept, own, strict=True)))
 
 

@@ -5,57 +5,57 @@ Source of the pipeline: Rajbhandari et al., ZeRO-Infinity (2021).
 
 from __future__ import annotations
 
-import secrets
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 import rabit
-from rabit import InvalidArgument, ProcessSet
 from rabit.sharding import DiskTier
+from rabit_torch.sharding.parts_on_disk import PIECE, DiskStorage, Piece
 from rabit_torch.sharding.states import MASTER, Place, refreshed
 
-__all__ = ["OffloadedStates", "made_tier"]
+__all__ = ["OffloadedStates"]
 
-# Elements of parameters that are updated together. Reading and writing overlap with updates, so smaller pieces cost
-# requests and larger ones memory.
-_PIECE = 1 << 21
-_WRITES_MAX = 2  # that a step does not wait for
+_WRITES_MAX = 2  # of groups, that a step does not wait for
 _ALIGNED = 64  # bytes: no vector of an optimizer's kernel is cut
 
 
-def made_tier(offload: str, process_set: ProcessSet) -> DiskTier:
-    """The files of this rank, for `offload="disk:PATH"`. Blocks until every rank calls it.
-
-    Raises InvalidArgument for another text, and for a folder that another job has made.
-    """
-    kind, _, path = offload.partition(":")
-    if kind != "disk" or not path:
-        raise InvalidArgument(f"offload is {offload!r}; expected 'disk:PATH', with a folder on each host")
-    job = rabit.broadcast_object(secrets.token_hex(4), 0, "offload.job", process_set)
-    return DiskTier(Path(path) / f"rank{rabit.rank()}", job)
-
-
 @dataclass
-class _Piece:
-    """Elements of a slice that are updated at once. small: their state that is not of their size, such as counts."""
+class _Slice:
+    """Elements of a slice that are updated at once. small: their state that is not of their size, such as counts.
+
+    in_piece: where they begin in the piece of the group.
+    """
 
     place: Place
     begin: int
     length: int
+    in_piece: int = 0
     small: dict[str, Any] = field(default_factory=dict)
     kinds: list[tuple[str, torch.dtype]] = field(default_factory=list)  # what lies on disk
 
-    @property
-    def elements(self) -> torch.Tensor:
-        """Of the parameter."""
+    def values(self, piece: Piece | None) -> torch.Tensor:
+        """Of the parameter, in memory or in a piece of it that has been read."""
+        if piece is not None:
+            return piece.values[self.in_piece : self.in_piece + self.length]
         values = self.place.storage.elements(self.place.place)
         return values[self.begin : self.begin + self.length]
+
+
+class _Group(NamedTuple):
+    """What is updated at once. storage: of parameters on disk, whose piece `number` it is."""
+
+    slices: list[_Slice]
+    storage: DiskStorage | None = None
+    number: int = 0
+
+    def read(self) -> Piece | None:
+        """Starts to read the parameters that are on disk."""
+        return None if self.storage is None else self.storage.read(self.number)
 
 
 class OffloadedStates:
@@ -67,14 +67,14 @@ class OffloadedStates:
         self._optimizer = optimizer
         self.tier = tier
         self._groups = list(_grouped(places))
-        self._writes: deque[Future[None]] = deque()
+        self._writes: deque[list[Future[None]]] = deque()
         self._ahead: _Reading | None = None  # of the first group, for the next step
         self._by_place: dict[int, list[tuple[int, int]]] = {}
         for number, group in enumerate(self._groups):
-            for which, piece in enumerate(group):
-                self._by_place.setdefault(id(piece.place), []).append((number, which))
-        for number, group in enumerate(self._groups):
-            self._put(number, [{MASTER: p.elements.float()} if p.place.has_master else {} for p in group])
+            for which, own in enumerate(group.slices):
+                self._by_place.setdefault(id(own.place), []).append((number, which))
+        for number in range(len(self._groups)):
+            self._begin(number)
         for place in places:
             if place.has_master:  # Its copy in 32 bits is on disk; the slice has the gradient.
                 place.slice.data = torch.full((), float("nan")).expand(place.slice.shape)
@@ -85,21 +85,29 @@ class OffloadedStates:
         Returns while the last groups are written and the first is read for the next step; an error of these is raised
         there.
         """
-        groups = self._optimizer.param_groups
-        slices = [group["params"] for group in groups]
+        options = self._optimizer.param_groups
+        slices = [each["params"] for each in options]
         ahead, self._ahead = self._ahead or self._start_read(0), None
+        piece_ahead = self._groups[0].read()
         try:
-            for number, pieces in enumerate(self._groups):
+            for number, group in enumerate(self._groups):
                 assert ahead is not None
-                states, buffer = ahead.finished(), ahead.buffer
+                states, buffer, piece = ahead.finished(), ahead.buffer, piece_ahead
+                if piece is not None:
+                    piece.wait()
                 ahead = self._start_read(number + 1)
-                self._update(pieces, states)
-                self._writes.append(self._put(number, states, buffer))
+                piece_ahead = self._groups[number + 1].read() if ahead is not None else None
+                self._update(group, states, piece)
+                writes = [self._put(number, states, buffer)]
+                if piece is not None and group.storage is not None:
+                    writes.append(group.storage.replace(piece))
+                self._writes.append(writes)
                 if len(self._writes) > _WRITES_MAX:
-                    self._writes.popleft().result()
+                    for write in self._writes.popleft():
+                        write.result()
         finally:
-            for group, own in zip(groups, slices, strict=True):
-                group["params"] = own
+            for each, own in zip(options, slices, strict=True):
+                each["params"] = own
         self._ahead = self._start_read(0)
 
     def get(self, place: Place) -> dict[str, Any]:
@@ -122,9 +130,9 @@ class OffloadedStates:
             state = {**state, MASTER: place.storage.elements(place.place).float()}
         for number, which in self._by_place[id(place)]:
             states = self._read(number)
-            piece = self._groups[number][which]
+            own = self._groups[number].slices[which]
             states[which] = {
-                key: value[piece.begin : piece.begin + piece.length].clone()
+                key: value[own.begin : own.begin + own.length].clone()
                 if isinstance(value, torch.Tensor) and value.dim()
                 else value
                 for key, value in state.items()
@@ -140,61 +148,69 @@ class OffloadedStates:
         assert reading is not None
         return reading.finished()
 
-    def _update(self, pieces: list[_Piece], states: list[dict[str, Any]]) -> None:
+    def _begin(self, number: int) -> None:
+        """A group has no state yet, but masters."""
+        group = self._groups[number]
+        piece = group.read() if any(own.place.has_master for own in group.slices) else None
+        if piece is not None:
+            piece.wait()
+        self._put(
+            number, [{MASTER: own.values(piece).float()} if own.place.has_master else {} for own in group.slices]
+        ).result()
+
+    def _update(self, group: _Group, states: list[dict[str, Any]], piece: Piece | None) -> None:
         optimizer = self._optimizer
-        for group in optimizer.param_groups:
-            group["params"] = []
+        for options in optimizer.param_groups:
+            options["params"] = []
         parameters = []
-        for piece, state in zip(pieces, states, strict=True):
-            values = piece.elements
+        for own, state in zip(group.slices, states, strict=True):
+            values = own.values(piece)
             master = state.pop(MASTER, None)
-            own = values if master is None else refreshed(master, values, master)
-            parameter = torch.nn.Parameter(own)
-            gradient = piece.place.slice.grad
+            parameter = torch.nn.Parameter(values if master is None else refreshed(master, values, master))
+            gradient = own.place.slice.grad
             if gradient is not None:
-                parameter.grad = gradient[piece.begin : piece.begin + piece.length]
+                parameter.grad = gradient[own.begin : own.begin + own.length]
             if state:
                 optimizer.state[parameter] = state
-            optimizer.param_groups[piece.place.group]["params"].append(parameter)
+            optimizer.param_groups[own.place.group]["params"].append(parameter)
             parameters.append(parameter)
         optimizer.step()
-        for piece, state, parameter in zip(pieces, states, parameters, strict=True):
+        for own, state, parameter in zip(group.slices, states, parameters, strict=True):
             state.update(optimizer.state.pop(parameter, {}))
-            if piece.place.has_master:
+            if own.place.has_master:
                 state[MASTER] = parameter.detach()
-                piece.elements.copy_(parameter.detach())
+                own.values(piece).copy_(parameter.detach())
 
     def _put(
         self, number: int, states: Sequence[dict[str, Any]], buffer: Any = None
     ) -> Future[None]:
-        """Starts to write what is of the size of its piece, and keeps the rest.
+        """Starts to write what is of the size of its slice, and keeps the rest.
 
         buffer: where the states were read into; they are copied only if they are elsewhere by now.
         """
-        pieces = self._groups[number]
-        for piece, state in zip(pieces, states, strict=True):
-            piece.small = {key: value for key, value in state.items() if not _is_large(value)}
-            piece.kinds = [(key, value.dtype) for key, value in state.items() if _is_large(value)]
+        slices = self._groups[number].slices
+        for own, state in zip(slices, states, strict=True):
+            own.small = {key: value for key, value in state.items() if not _is_large(value)}
+            own.kinds = [(key, value.dtype) for key, value in state.items() if _is_large(value)]
         if buffer is not None:
-            own = _views(pieces, buffer)
-            values = [(state[key], view[key]) for state, view in zip(states, own, strict=True) for key in view]
+            views = _views(slices, buffer)
+            values = [(state[key], view[key]) for state, view in zip(states, views, strict=True) for key in view]
             if not all(_is_same(value, view) for value, view in values):
                 buffer = None
         if buffer is None:
-            buffer = self.tier.buffer(sum(_bytes(piece) for piece in pieces))
-            for state, view in zip(states, _views(pieces, buffer), strict=True):
+            buffer = self.tier.buffer(sum(_bytes(own) for own in slices))
+            for state, view in zip(states, _views(slices, buffer), strict=True):
                 for key, place in view.items():
                     place.copy_(state[key])
-        return self.tier.write(f"group{number}", buffer)
+        names = ", ".join(dict.fromkeys(repr(own.place.name) for own in slices))
+        return self.tier.write(f"group{number}", buffer, f"state on disk, of {names} on rank {rabit.rank()}")
 
     def _start_read(self, number: int) -> _Reading | None:
         if number >= len(self._groups):
             return None
-        pieces = self._groups[number]
+        slices = self._groups[number].slices
         buffer = self.tier.buffer(self.tier.size(f"group{number}"))
-        states = [
-            {**piece.small, **view} for piece, view in zip(pieces, _views(pieces, buffer), strict=True)
-        ]
+        states = [{**own.small, **view} for own, view in zip(slices, _views(slices, buffer), strict=True)]
         return _Reading(states, buffer, self.tier.read(f"group{number}", buffer))
 
 
@@ -210,20 +226,20 @@ class _Reading(NamedTuple):
         return self.states
 
 
-def _bytes(piece: _Piece) -> int:
-    """Of a piece in a buffer, where each of its tensors begins at a multiple of _ALIGNED."""
-    return sum(-(-piece.length * dtype.itemsize // _ALIGNED) * _ALIGNED for _, dtype in piece.kinds)
+def _bytes(own: _Slice) -> int:
+    """Of a slice in a buffer, where each of its tensors begins at a multiple of _ALIGNED."""
+    return sum(-(-own.length * dtype.itemsize // _ALIGNED) * _ALIGNED for _, dtype in own.kinds)
 
 
-def _views(pieces: Sequence[_Piece], buffer: Any) -> list[dict[str, torch.Tensor]]:
-    """The tensors of each piece that lie in `buffer`, by key."""
+def _views(slices: Sequence[_Slice], buffer: Any) -> list[dict[str, torch.Tensor]]:
+    """The tensors of each slice that lie in `buffer`, by key."""
     memory = torch.from_numpy(buffer)
     found: list[dict[str, torch.Tensor]] = []
     begin = 0
-    for piece in pieces:
+    for own in slices:
         views = {}
-        for key, dtype in piece.kinds:
-            size = piece.length * dtype.itemsize
+        for key, dtype in own.kinds:
+            size = own.length * dtype.itemsize
             views[key] = memory[begin : begin + size].view(dtype)
             begin += -(-size // _ALIGNED) * _ALIGNED
         found.append(views)
@@ -238,18 +254,29 @@ def _is_large(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dim() > 0 and value.numel() > 0
 
 
-def _grouped(places: Iterable[Place]) -> Iterable[list[_Piece]]:
-    """The slices of this rank, cut and joined to groups of about as many elements."""
-    group: list[_Piece] = []
+def _grouped(places: Iterable[Place]) -> Iterator[_Group]:
+    """The slices of this rank, cut and joined to groups of about as many elements; those on disk by their pieces."""
+    on_disk: dict[DiskStorage, list[Place]] = {}
+    slices: list[_Slice] = []
     count = 0
     for place in places:
+        if isinstance(place.storage, DiskStorage):
+            on_disk.setdefault(place.storage, []).append(place)
+            continue
         total = place.slice.numel()
-        for begin in range(0, max(total, 1), _PIECE):
-            length = min(_PIECE, total - begin)
-            if group and count + length > _PIECE:
-                yield group
-                group, count = [], 0
-            group.append(_Piece(place, begin, length))
+        for begin in range(0, max(total, 1), PIECE):
+            length = min(PIECE, total - begin)
+            if slices and count + length > PIECE:
+                yield _Group(slices)
+                slices, count = [], 0
+            slices.append(_Slice(place, begin, length))
             count += length
-    if group:
-        yield group
+    # Of these, this rank has counts alone.
+    slices += [_Slice(place, 0, 0) for own in on_disk.values() for place in own if not place.slice.numel()]
+    if slices:
+        yield _Group(slices)
+    for storage, own in on_disk.items():
+        for number in range(len(storage.pieces)):
+            cut = [(place, storage.overlap(place.place, number)) for place in own]
+            slices = [_Slice(place, *found) for place, found in cut if found[1]]
+            yield _Group(slices, storage, number)

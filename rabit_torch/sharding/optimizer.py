@@ -15,14 +15,15 @@ import torch
 import rabit
 from rabit import InvalidArgument, ProcessSet
 from rabit.framework import follow_default_engine
-from rabit.sharding import Entry, FlatLayout, HostMemory, Levels, SquareSum, levels_of
+from rabit.sharding import DiskTier, Entry, FlatLayout, HostMemory, Levels, SquareSum, levels_of
 from rabit_torch.sharding.divided import DividedGradient, divided_gradient
 from rabit_torch.sharding.flats import Backlog, FlatStorage, Storage
 from rabit_torch.sharding.gathers import Gathers
 from rabit_torch.sharding.host_shared import SharedStorage, host_memory, share_values
 from rabit_torch.sharding.kept_state import KeptState, divide_again
 from rabit_torch.sharding.model import DividedModel, check_layouts, divide_model, divided_model
-from rabit_torch.sharding.offload import OffloadedStates, made_tier
+from rabit_torch.sharding.offload import OffloadedStates
+from rabit_torch.sharding.parts_on_disk import made_tier
 from rabit_torch.sharding.probe import check_elementwise
 from rabit_torch.sharding.relay import Relay
 from rabit_torch.sharding.slots import give_back_pages
@@ -277,6 +278,9 @@ def shard_optimizer(
     divided = None if model is None else _divided(
         model, trained, process_set, within, 0 if offload is not None else state_bytes
     )
+    tier = None if divided is None else divided.tier
+    if offload is not None:
+        tier = _tier_of_state(offload, tier, process_set)
     levels = levels_of(process_set, within) if divided is None else divided.levels
     grouped = [[names[parameter] for parameter in group["params"]] for group in optimizer.param_groups]
     prefix = rabit.default_engine().next_name("sharded")
@@ -291,9 +295,7 @@ def shard_optimizer(
     relay = None if levels.copies is None else Relay()
     for storage in storages:
         storage.relay = relay
-    states: States = MemoryStates(optimizer, parts)
-    if offload is not None:
-        states = OffloadedStates(optimizer, parts, made_tier(offload, process_set))
+    states: States = MemoryStates(optimizer, parts) if tier is None else OffloadedStates(optimizer, parts, tier)
     kind = type(optimizer)
     wrapped: Any = type(kind.__name__, (ShardedOptimizer, kind), {"__module__": kind.__module__})
     result = wrapped.__new__(wrapped)
@@ -324,6 +326,15 @@ def shard_optimizer(
     if rabit.default_engine().config.min_np:
         follow_default_engine(result._rabit_start_over)
     return result
+
+
+def _tier_of_state(offload: str, of_parameters: DiskTier | None, process_set: ProcessSet) -> DiskTier:
+    if of_parameters is not None:
+        raise InvalidArgument(
+            f"offload is {offload!r}, and the model that sharding.shard(offload=...) has divided keeps the optimizer's "
+            f"state in {of_parameters.folder}, with its parameters. Leave offload of the optimizer out"
+        )
+    return made_tier(offload, process_set)
 
 
 def _check_stage(stage: str, model: torch.nn.Module | None, host_shared: bool) -> None:

@@ -117,11 +117,15 @@ class PulledSource:
             self._parts.meet()
 
 
-def check_gather(gather: str) -> None:
-    """Raises InvalidArgument for a word that is not in GATHERS."""
+def check_gather(gather: str, offload: str | None) -> None:
+    """Raises InvalidArgument for a word that is not in GATHERS, and for parts on disk that others would pull."""
     if gather not in GATHERS:
         raise rabit.InvalidArgument(
             f"shard: gather is {gather!r}; expected one of {', '.join(map(repr, GATHERS))}"
+        )
+    if gather == "pull" and offload is not None:
+        raise rabit.InvalidArgument(
+            f"shard: gather='pull' serves parts from memory, and offload={offload!r} has them on disk. Leave one out"
         )
 
 

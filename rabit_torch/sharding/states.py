@@ -29,14 +29,12 @@ class Place:
         self.group = group  # of the optimizer
         self.storage = storage
         self.place = place
-        # In 16 bits, small updates vanish: the optimizer has a copy in 32, which is rounded after each update.
-        self.has_master = parameter.dtype in (torch.bfloat16, torch.float16)
+        self.has_master = storage.has_master
         self.renew()
 
     def renew(self) -> None:
         """Takes the slice that the storage has now."""
-        own = self.storage.elements(self.place)
-        self.slice = torch.nn.Parameter(own.float() if self.has_master else own)
+        self.slice = torch.nn.Parameter(self.storage.slice_of(self.place))
         self.passes = 0  # of the backward pass in this step
         self.is_used = False
 

@@ -129,5 +129,5 @@ def test_the_folder_of_another_job_is_refused(tmp_path):
     assert json.loads((tmp_path / "rank0" / "owner.json").read_text())["job"] == "3f2a"
     first.close()
     (tmp_path / "rank1").mkdir()
-    with pytest.raises(rabit.InvalidArgument, match=r"was not made for state on disk"):
+    with pytest.raises(rabit.InvalidArgument, match=r"was not made for values on disk"):
         DiskTier(tmp_path / "rank1", "77b0")
