@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import torch
@@ -278,3 +278,19 @@ METADATA = frozenset(
         torch.numel,
     ]
 )
+
+# Of a parameter itself, whatever has its values.
+METADATA_AND_GRADIENT = METADATA | {_tensor.grad.__get__, _tensor.grad.__set__, _tensor.grad.__delete__}
+
+
+def found_in(value: Any, kinds: Container[type]) -> Iterator[Any]:
+    """The objects of these types, not of subclasses, in arguments of torch: nested tuples, lists and dictionaries."""
+    kind = type(value)
+    if kind in kinds:
+        yield value
+    elif kind in (tuple, list):
+        for item in value:
+            yield from found_in(item, kinds)
+    elif kind is dict:
+        for item in value.values():
+            yield from found_in(item, kinds)

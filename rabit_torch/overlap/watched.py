@@ -18,7 +18,7 @@ import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
 from rabit_torch.parameter_state import DeferredUpdate, Phase
-from rabit_torch.tensors import METADATA
+from rabit_torch.tensors import METADATA, found_in
 
 __all__ = ["can_guard", "guard", "make_ready", "unguard"]
 
@@ -28,18 +28,6 @@ _UNGUARDED = Phase.PLAIN
 _tensor: Any = torch.Tensor
 _GRAD_GET = _tensor.grad.__get__
 _GRAD_CHANGES = frozenset([_tensor.grad.__set__, _tensor.grad.__delete__])
-
-
-def _guarded_in(value: Any) -> Iterator[Any]:
-    kind = type(value)
-    if kind in _PLAIN:
-        yield value
-    elif kind in (tuple, list):
-        for item in value:
-            yield from _guarded_in(item)
-    elif kind is dict:
-        for item in value.values():
-            yield from _guarded_in(item)
 
 
 def _torch_function(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -57,7 +45,7 @@ def _torch_function(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         with _no_torch_function():
             return func(*args, **kwargs)
     is_still_guarded = False
-    for parameter in [*_guarded_in(args), *_guarded_in(kwargs)]:
+    for parameter in [*found_in(args, _PLAIN), *found_in(kwargs, _PLAIN)]:
         if type(parameter) not in _PLAIN:
             continue  # A read of one updates its whole pack.
         found = parameter.__dict__[_KEY]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from rabit import InvalidArgument
-from rabit_torch.tensors import METADATA
+from rabit_torch.tensors import METADATA, found_in
 
 __all__ = ["DividedGradient", "DividedTensor", "DividedValues", "divided_gradient", "without_values"]
 
@@ -25,7 +25,7 @@ class DividedTensor(torch.Tensor):
         if func in METADATA:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
-        found = next((value for value in _tensors(args) if isinstance(value, cls)), None)
+        found = next(found_in(args, (cls,)), None)
         name = "?" if found is None else found.rabit_name
         raise InvalidArgument(cls.refusal.format(name=repr(name)))
 
@@ -64,11 +64,4 @@ def without_values(
     one = torch.zeros((), dtype=parameter.dtype, device=parameter.device)
     found = one.expand(parameter.shape).as_subclass(kind)
     found.rabit_name = name
-    return found
-
-
-def _tensors(values: Any) -> list[Any]:
-    found: list[Any] = []
-    for value in values:
-        found += _tensors(value) if isinstance(value, (list, tuple)) else [value]
     return found

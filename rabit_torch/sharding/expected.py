@@ -8,12 +8,9 @@ from typing import Any
 
 import torch
 
-from rabit_torch.tensors import METADATA
+from rabit_torch.tensors import METADATA_AND_GRADIENT, found_in
 
 __all__ = ["ExpectedParameter", "arrived", "expect"]
-
-_tensor: Any = torch.Tensor
-_OWN = METADATA | {_tensor.grad.__get__, _tensor.grad.__set__, _tensor.grad.__delete__}
 
 
 class ExpectedParameter(torch.nn.Parameter):
@@ -26,10 +23,11 @@ class ExpectedParameter(torch.nn.Parameter):
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _OWN:
+        if func in METADATA_AND_GRADIENT:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        _finish((args, kwargs))
+        for parameter in found_in((args, kwargs), (cls,)):  # Of those that travel together the first finishes all.
+            parameter.rabit_finish()
         return func(*args, **kwargs)
 
     def __deepcopy__(self, memo: Any) -> Any:
@@ -56,14 +54,3 @@ def arrived(parameter: torch.Tensor) -> None:
         changed: Any = parameter
         changed.__class__ = torch.nn.Parameter
         del changed.rabit_finish
-
-
-def _finish(value: Any) -> None:
-    kind = type(value)
-    if kind is ExpectedParameter:
-        value.rabit_finish()
-    elif kind in (tuple, list):
-        for item in value:
-            _finish(item)
-    elif kind is dict:
-        _finish(list(value.values()))

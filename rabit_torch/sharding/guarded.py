@@ -16,14 +16,12 @@ from rabit.checkpoint import Part
 from rabit_torch.sharding.divided import DividedTensor, without_values
 from rabit_torch.sharding.flats import PartStorage
 from rabit_torch.sharding.gathers import Gathers, Unit
-from rabit_torch.tensors import METADATA
+from rabit_torch.tensors import METADATA_AND_GRADIENT
 
 __all__ = ["DividedParameter", "Divided", "divide", "is_in_place"]
 
 _tensor: Any = torch.Tensor
 _no_torch_function: Any = torch._C.DisableTorchFunctionSubclass
-# Of the parameter itself, and not of the values that it has when it is whole.
-_OWN = METADATA | {_tensor.grad.__get__, _tensor.grad.__set__, _tensor.grad.__delete__}
 _STRIDES = {torch.Tensor.stride, torch.Tensor.is_contiguous, torch.Tensor.storage_offset}
 _ALIASES = {torch.Tensor.detach, _tensor.data.__get__}
 _SETS_DATA = _tensor.data.__set__
@@ -116,7 +114,7 @@ class DividedParameter(torch.nn.Parameter):
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _OWN and func not in _STRIDES:
+        if func in METADATA_AND_GRADIENT and func not in _STRIDES:
             with _no_torch_function():
                 return func(*args, **kwargs)
         first = args[0] if args else next(iter(kwargs.values()), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -12,12 +12,11 @@ from rabit.sharding import FlatLayout, HostMemory
 from rabit_torch.ops.collectives import alltoall_async, broadcast_async_
 from rabit_torch.sharding.flats import FlatStorage, Storage
 from rabit_torch.sharding.guarded import is_in_place
-from rabit_torch.tensors import METADATA
+from rabit_torch.tensors import METADATA_AND_GRADIENT, found_in
 
 __all__ = ["SharedParameter", "SharedStorage", "host_memory", "share_values"]
 
 _tensor: Any = torch.Tensor
-_OWN = METADATA | {_tensor.grad.__get__, _tensor.grad.__set__, _tensor.grad.__delete__}
 # With the same operands on every rank, any number of ranks may write them.
 _MAY_BE_REPEATED = {
     _tensor.copy_,
@@ -120,8 +119,8 @@ class SharedParameter(torch.nn.Parameter):
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func not in _OWN:
-            for parameter in _shared_in((args, kwargs)):  # They may be of several optimizers.
+        if func not in METADATA_AND_GRADIENT:
+            for parameter in found_in((args, kwargs), (cls,)):  # They may be of several optimizers.
                 parameter.rabit_shared[0].finish()
             first = args[0] if args else None
             if type(first) is cls and is_in_place(func) and func not in _MAY_BE_REPEATED:
@@ -139,17 +138,6 @@ class SharedParameter(torch.nn.Parameter):
 
     def _copied(self) -> torch.nn.Parameter:
         return torch.nn.Parameter(self.detach().clone(), self.requires_grad)
-
-
-def _shared_in(value: Any) -> Iterator[SharedParameter]:
-    kind = type(value)
-    if kind is SharedParameter:
-        yield value
-    elif kind in (tuple, list):
-        for item in value:
-            yield from _shared_in(item)
-    elif kind is dict:
-        yield from _shared_in(list(value.values()))
 
 
 def _refusal(parameter: SharedParameter, what: str) -> str:

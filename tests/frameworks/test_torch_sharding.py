@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.divided_state import trained_or_restored
 from support.pages import run_program_of
 
 import rabit
@@ -301,26 +302,16 @@ def test_a_checkpoint_of_three_ranks_goes_on_in_a_job_of_another_size(after, tmp
 
     def states(engine):
         model = copy.deepcopy(MODEL)
-        optimizer = wrap(model, make, "optimizer")
-        with rabit_torch.Checkpoint(tmp_path, model=model, optimizer=optimizer) as checkpoint:
-            if checkpoint.restore() is None:
-                for step in range(3):
-                    backward(model, engine.rank, step)
-                    optimizer.step()
-                    optimizer.zero_grad()
-                checkpoint.save(step=3)
-        return optimizer.state_dict(whole=True), {
-            n: v.clone() for n, v in model.state_dict().items()
-        }
+        return trained_or_restored(tmp_path, model, wrap(model, make, "optimizer"), backward)
 
-    saved, values = run_ranks(3, states)[0]
+    values, saved = run_ranks(3, states)[0]
 
-    for found, found_values in run_ranks(after, states):
+    for found_values, found in run_ranks(after, states):
         assert equal(found_values, values)
-        for name, state in saved["state"].items():
-            assert equal(found["state"][name], state)
-            assert found["state"][name]["exp_avg"].shape == values[name].shape
-            assert float(found["state"][name]["step"]) == 3
+        for name, state in saved.items():
+            assert equal(found[name], state)
+            assert found[name]["exp_avg"].shape == values[name].shape
+            assert float(found[name]["step"]) == 3
 
 
 def test_a_resumed_job_has_the_bits_of_one_that_went_on():

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from support.divided_state import trained_or_restored
 
 import rabit
 import rabit_torch
@@ -207,17 +208,7 @@ def test_a_checkpoint_of_two_groups_has_each_element_once_and_goes_on_in_other_g
     def states(within):
         def run(engine):
             model = copy.deepcopy(MODEL)
-            optimizer = wrapped(model, shard, within)
-            with rabit_torch.Checkpoint(tmp_path, model=model, optimizer=optimizer) as checkpoint:
-                if checkpoint.restore() is None:
-                    for step in range(3):
-                        backward(model, engine.rank, step)
-                        optimizer.step()
-                        optimizer.zero_grad()
-                    checkpoint.save(step=3)
-            with sharding.gathered(model):
-                values = {name: value.detach().clone() for name, value in model.named_parameters()}
-            return values, optimizer.state_dict(whole=True)["state"]
+            return trained_or_restored(tmp_path, model, wrapped(model, shard, within), backward)
 
         return run
 
