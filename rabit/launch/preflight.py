@@ -33,6 +33,7 @@ __all__ = ["preflight"]
 _PROBE = "rabit.diagnostics.look.probe"
 _START_S = 8.0
 _REACH_S = 12.0
+_OTHER_NETWORKS = 2  # of a host, which are tried as well
 _MOST = 8  # causes that are shown: before a job several faults are there at once
 
 
@@ -109,12 +110,11 @@ class _Probe:
     def ask(self, others: Sequence[_Probe]) -> None:
         """Has it connect to the listeners of the others."""
         assert self._process is not None and self._process.stdin is not None
-        targets = [
-            (other.host.address or other.host.name.rpartition("@")[2], other.found["port"])
-            for other in others
-        ]
+        targets = [(other.address, other.found["port"]) for other in others]
+        networks = [(other, *network) for other in others for network in other.other_networks]
+        more = [(address, other.found["port"]) for other, _, address in networks]
         with contextlib.suppress(OSError):
-            self._process.stdin.write(json.dumps({"connect": targets}).encode() + b"\n")
+            self._process.stdin.write(json.dumps({"connect": targets, "others": more}).encode() + b"\n")
             self._process.stdin.flush()
         answer = self._line(_REACH_S)
         found = (
@@ -123,6 +123,21 @@ class _Probe:
             else [{"problem": "the probe did not answer", "kind": "probe"}] * len(others)
         )
         self.reached = {str(other.host): each for other, each in zip(others, found, strict=True)}
+        for (other, name, _), each in zip(networks, answer["others"] if answer else (), strict=False):
+            self.reached[str(other.host)].setdefault("networks", {})[name] = each
+
+    @property
+    def address(self) -> str:
+        """At which the others connect to it: as the command line names it."""
+        return self.host.address or self.host.name.rpartition("@")[2]
+
+    @property
+    def other_networks(self) -> list[tuple[str, str]]:
+        """Interfaces and addresses at which nobody has named it."""
+        networks = self.found["networks"]
+        found = [(name, each[0]) for name, each in networks.items() if self.address not in each]
+        is_known = len(found) < len(networks)
+        return found[:_OTHER_NETWORKS] if is_known else []
 
     def _line(self, longest_s: float) -> dict[str, Any] | None:
         """The next line of JSON; what a login script prints is skipped."""

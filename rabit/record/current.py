@@ -63,7 +63,8 @@ def open_record(
     number = len(_records.files)
     path = f"{folder}/rank-{rank}{f'.engine{number + 1}' if number else ''}.rabit"
     try:
-        file = RecordFile(path, {"rank": rank, "engine": number + 1, **facts})
+        own = {"rank": rank, "engine": number + 1, "tasks": _tasks(environ)}
+        file = RecordFile(path, {**own, **facts})
     except InvalidArgument:
         if where.lower() not in _ON:
             raise
@@ -72,6 +73,12 @@ def open_record(
     if not number:
         gc.callbacks.append(_watch_collector)
     return file
+
+
+def _tasks(environ: Mapping[str, str]) -> int:
+    """How many a scheduler was asked for that has not started this process as one of several; 0: nobody asked."""
+    given = "" if "RABIT_RANK" in environ else environ.get("SLURM_NTASKS", "")
+    return int(given) if given.isdigit() else 0
 
 
 def mark(text: str, duration_s: float = 0.0) -> None:

@@ -90,7 +90,7 @@ def main() -> int:
             place = Place(Path(name), dice.randrange(RANKS), dice.uniform(1.5, 4.0))
             prefix = stack.enter_context(injection.around(place)) if injection.around else []
             stack.enter_context(job(place, fault, injection, prefix))
-            _wait_until_met(place.folder, injection.ranks, max(2.5, injection.wait_s))
+            _wait_until_met(place, injection.ranks, max(2.5, injection.wait_s))
             document = doctor(place)
             torch = torch_says(place, next(place.folder.glob("rabit-*/records-*")))
         first = next(iter(document["causes"]), None)

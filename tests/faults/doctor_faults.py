@@ -2,8 +2,9 @@
 
     python tests/faults/doctor_faults.py [--only NAME,NAME] [--places 3] [--healthy 20] [--seed 0]
 
-Places (rank or host, strength) are drawn by the seed, so that no row of the table can be fitted to one.  A score is
-printed by class: the fault is the first cause (top-1), among the three (top-3), the rank or host is right, and what
+Places (rank or host, strength) are drawn by the seed, so that no row of the table can be fitted to one.  Half of the
+jobs that a fault can happen to in any program train with torch: DistributedOptimizer, or DDP.  A score is printed by
+class: the fault is the first cause (top-1), among the three (top-3), the rank or host is right, and what
 healthy jobs are accused of.
 """
 
@@ -56,6 +57,7 @@ class Injection:
     elements: int = 1000
     names: str = "rank"
     is_lab: bool = False
+    is_alone: bool = False  # a process that no launcher has started
     at_once: Callable[[subprocess.Popen[str], list[int]], None] | None = None
 
 
@@ -102,7 +104,7 @@ INJECTIONS: dict[str, Injection] = {
     "killed": Injection(AFTER),
     "terminated": Injection(AFTER),
     "terminated/all": Injection(AFTER, at_once=_end_ranks, names=""),
-    "too-many-files": Injection(AFTER),
+    "too-many-files": Injection(AFTER, places.few_open_files),
     "shm-full": Injection(AFTER, places.full_shm),
     "disk-full": Injection(AFTER, places.full_disk),
     "storage-hangs": Injection(around=places.dead_files),
@@ -119,6 +121,10 @@ INJECTIONS: dict[str, Injection] = {
     "dead-link": Injection(
         AFTER, around=places.dead_link, elements=10_000, names="host", is_lab=True
     ),
+    "far-host": Injection(around=places.far_host, wait_s=5.0, names="host", is_lab=True),
+    "own-world": Injection(
+        FOLDER, places.allocation, ranks=1, names="", is_alone=True, at_once=_kill_launcher
+    ),
     "no-start/python": Injection(BEFORE, places.other_python, names="host"),
     "no-start/key": Injection(BEFORE, places.no_key, names="host"),
     "versions-differ": Injection(BEFORE, places.other_version, names="host"),
@@ -127,16 +133,23 @@ INJECTIONS: dict[str, Injection] = {
     "unreachable": Injection(BEFORE, places.firewall, names="host"),
     "unreachable/silent": Injection(BEFORE, places.silent_firewall, names="host"),
     "data-stuck": Injection(BEFORE, places.mtu_hole, names="host"),
+    "slow-network": Injection(BEFORE, places.slow_network, names="host"),
+    "families-differ": Injection(BEFORE, places.one_family, names="host"),
+    "apart": Injection(BEFORE, places.containers, names="host"),
     "slow-link/before": Injection(BEFORE, places.thin_link, names="host"),
     "clocks-differ": Injection(BEFORE, places.other_clock, names="host"),
     "small-shm": Injection(BEFORE, places.small_shm, names="host"),
+    "disk-full/before": Injection(BEFORE, places.full_tmp, names="host"),
     "few-files": Injection(BEFORE, places.few_files, names="host"),
     "locked-memory": Injection(BEFORE, places.little_locked, names="host"),
     "quota": Injection(BEFORE, places.quota, names="host"),
     "left-over": Injection(BEFORE, places.left_over, names=""),
 }
+FRAMEWORKS = ("numpy", "torch", "numpy", "ddp")
+# torch counts steps by itself, and is larger than the limit of memory.
+NUMPY_ONLY = ("left-early", "out-of-memory")
 # Of rows that unit tests have: what it takes is not on every machine, or the report of the job names it already.
-BY_HAND = ["raised", "unknown-name", "disk-full/before", "instructions-differ"]
+BY_HAND = ["raised", "unknown-name", "instructions-differ"]
 
 
 @dataclass(frozen=True)
@@ -147,9 +160,8 @@ class Answer:
     who: int | str
     document: dict[str, Any]
     seconds: float
-    is_shared: bool = (
-        False  # Others used the machine: that the doctor says so is right as well, and is left out.
-    )
+    # Others used the machine: that the doctor says so is right as well, and is left out.
+    is_shared: bool = False
 
     @property
     def causes(self) -> list[dict[str, Any]]:
@@ -229,7 +241,8 @@ def job(
 ) -> Iterator[subprocess.Popen[str]]:
     """A job with this fault, killed at the end of the block."""
     hosts = ["-H", places.hosts_of(place, 1)] if injection.is_lab else []
-    command = [*prefix, sys.executable, "-m", "rabit.launch", "-np", str(injection.ranks), *hosts]
+    rabitrun = [sys.executable, "-m", "rabit.launch", "-np", str(injection.ranks), *hosts]
+    command = [*prefix, *([] if injection.is_alone else rabitrun)]
     command += [sys.executable, SCRIPT, fault, str(place.who), str(place.strength)]
     environ = {**_environ(place, injection.threads), "DOCTOR_COUNT": str(injection.elements)}
     with (place.folder / "err").open("w") as err:
@@ -254,12 +267,23 @@ def job(
                 process.wait()
 
 
-def seen(fault: str, who: int, strength: float) -> Answer:
+def framework_of(fault: str, number: int) -> str:
+    """Of the job with this number that has this fault, or none."""
+    injection = INJECTIONS.get(fault, Injection())
+    if injection.when == BEFORE or fault in NUMPY_ONLY:
+        return "numpy"
+    found = FRAMEWORKS[(number + list(INJECTIONS).index(fault)) % 4 if fault in INJECTIONS else number % 4]
+    # Buckets of DDP have no names, so that ranks with another one go on.
+    return "torch" if fault == "program-differs" and found == "ddp" else found
+
+
+def seen(fault: str, who: int, strength: float, framework: str = "numpy") -> Answer:
     """What the doctor says of a job with this fault."""
     injection = INJECTIONS.get(fault, Injection())
     was_shared = is_shared()
     with tempfile.TemporaryDirectory(prefix="doctor-") as name, contextlib.ExitStack() as stack:
         place = Place(Path(name), who % injection.ranks, strength)
+        place.environ["DOCTOR_FRAMEWORK"] = framework
         started = time.monotonic()
         prefix: list[str] = []
         if injection.around is not None:
@@ -272,7 +296,7 @@ def seen(fault: str, who: int, strength: float) -> Answer:
             return Answer(fault, culprit, document, time.monotonic() - started)
         process = stack.enter_context(job(place, fault, injection, prefix))
         if injection.at_once is not None:
-            _wait_until_met(place.folder, injection.ranks, 1.0)
+            _wait_until_met(place, injection.ranks, 1.0)
             injection.at_once(process, _pids(place.folder))
         if injection.when != DURING:
             process.wait(60)
@@ -284,7 +308,7 @@ def seen(fault: str, who: int, strength: float) -> Answer:
         if injection.when == AFTER:
             said = (place.folder / "err").read_text().splitlines()
             return Answer(fault, culprit, _from_block(said), time.monotonic() - started)
-        _wait_until_met(place.folder, injection.ranks, injection.wait_s)
+        _wait_until_met(place, injection.ranks, injection.wait_s)
         began = time.monotonic()
         document = doctor(place)
         return Answer(fault, culprit, document, time.monotonic() - began, was_shared)
@@ -294,15 +318,28 @@ def _records(folder: Path) -> list[Path]:
     return list(folder.glob("rabit-*/records-*/rank-*.rabit"))
 
 
+def _counter(path: Path, name: str) -> int:
+    from rabit.errors import InvalidArgument
+    from rabit.record.reader import read_counters
+
+    try:
+        return read_counters(path).counters[name]
+    except InvalidArgument:
+        return 0  # It is being made.
+
+
 def _pids(folder: Path) -> list[int]:
     from rabit.record.reader import read_counters
 
     return [int(read_counters(path).header["pid"]) for path in _records(folder)]
 
 
-def _wait_until_met(folder: Path, ranks: int, more_s: float) -> None:
-    deadline = time.monotonic() + 30
-    while len(_records(folder)) < ranks:
+def _wait_until_met(place: Place, ranks: int, more_s: float) -> None:
+    """Until all ranks have begun their first step, and `more_s` longer."""
+    # Between the first operation and the first step DDP loads modules for seconds.
+    sign = "steps" if place.environ.get("DOCTOR_FRAMEWORK") == "ddp" else "submitted"
+    deadline = time.monotonic() + 90
+    while sum(_counter(path, sign) > 0 for path in _records(place.folder)) < ranks:
         assert time.monotonic() < deadline, "the ranks have not met"
         time.sleep(0.05)
     time.sleep(more_s)
@@ -312,6 +349,7 @@ def _from_block(said: list[str]) -> dict[str, Any]:
     """The document of what the block at the end of a failed job says."""
     causes: list[dict[str, Any]] = []
     lines = [line.strip() for line in said if line.startswith("  ")]
+    fix = next((line[5:] for line in lines if line.startswith("fix: ")), "")
     for number, line in enumerate(lines):
         confidence, colon, rest = line.partition(": ")
         if confidence in ("established", "supported", "hypothesis") and colon:
@@ -319,7 +357,8 @@ def _from_block(said: list[str]) -> dict[str, Any]:
             ranks = [rank for rank in range(RANKS) if f"rank {rank} " in evidence]
             name = rest.rpartition("(")[2].rstrip(")")
             hosts = [word.strip(",;:()") for word in evidence.split() if word[:3] == "10."]
-            causes.append({"class": name, "ranks": ranks, "hosts": hosts, "confidence": confidence})
+            cause = {"class": name, "ranks": ranks, "hosts": hosts, "confidence": confidence}
+            causes.append({**cause, "fix": fix})
         if confidence == "or":
             for words in rest.split(", "):
                 name, _, sure = words.partition(" (")
@@ -335,9 +374,10 @@ def _healthy(count: int) -> list[tuple[str, str]]:
     for number in range(count):
         fault = "none/unequal" if number == 1 else "none"
         with places.burners(4) if number % 3 == 2 else contextlib.nullcontext():
-            answer = seen(fault, 0, 1.0)
+            framework = framework_of(fault, number)
+            answer = seen(fault, 0, 1.0, framework)
         causes = [(cause["class"], cause["confidence"]) for cause in answer.causes]
-        print(f"healthy job {number}: {causes or 'no cause'}", flush=True)
+        print(f"healthy job {number} ({framework}): {causes or 'no cause'}", flush=True)
         accused += causes
     return accused
 
@@ -358,13 +398,14 @@ def main() -> int:
     answers: dict[str, list[Answer]] = defaultdict(list)
     for fault in parsed.only.split(",") if parsed.only else INJECTIONS:
         dice = random.Random(f"{parsed.seed} {fault}")
-        for _ in range(parsed.places):
-            answer = seen(fault, dice.randrange(RANKS), dice.uniform(1.5, 4.0))
+        for number in range(parsed.places):
+            framework = framework_of(fault, number)
+            answer = seen(fault, dice.randrange(RANKS), dice.uniform(1.5, 4.0), framework)
             answers[fault].append(answer)
             mark = "top-1" if answer.is_top else "top-3" if answer.is_among_three else "MISSED"
             place = "" if answer.is_rank_right else ", another place"
             print(
-                f"{fault} at {answer.who}: {mark}{place}, {answer.classes}, {answer.seconds:.1f} s",
+                f"{fault} at {answer.who} ({framework}): {mark}{place}, {answer.classes}, {answer.seconds:.1f} s",
                 flush=True,
             )
             if not answer.is_top or place:

@@ -1,62 +1,76 @@
 """Applies the doctor's fixes as they are printed: python tests/faults/doctor_fixes.py [--only NAME,NAME] [--seed 0].
 
-Only of faults whose fix is a command or a setting.  The words of the fix are taken from its text; what they leave to
-the user (a number, a host) is what the doctor has filled in.  A fix works if the doctor does not find that fault again.
+Only of faults whose fix is a command, a setting, or a call in the program.  The words of the fix are taken from its
+text; what they leave to the user (a number, a host) is what the doctor has filled in.  A fix works if the job that
+runs, or the next one, has that fault no more and trains.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import random
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from faults import doctor_places as places
 from faults.doctor_faults import (
+    AFTER,
     BEFORE,
     INJECTIONS,
     RANKS,
+    SCRIPT,
+    Injection,
     Place,
+    _from_block,
     _wait_until_met,
     doctor,
     job,
 )
 
+Apply = Callable[[Place, str], None]
+
 
 def _printed(fix: str, pattern: str) -> str:
-    """The part of a fix that a user pastes."""
+    """The part of a fix that a user takes: the group of the pattern, or all of it."""
     found = re.search(pattern, fix)
     assert found is not None, f"the fix has no {pattern!r}: {fix}"
-    return found[0]
+    return found[found.re.groups]
 
 
-def _in_shell(pattern: str) -> Callable[[Place, str], None]:
+def _in_shell(pattern: str) -> Apply:
     """Runs the command that the fix holds."""
     return lambda place, fix: (
         subprocess.run(["sh", "-c", _printed(fix, pattern)], check=True) and None
     )
 
 
-def _on_host(pattern: str, more: str = "") -> Callable[[Place, str], None]:
-    """The host's shell runs the command that the fix holds, after what made the fault."""
+def _on_host(pattern: str, command: str = "") -> Apply:
+    """The host's shell runs the command that the fix holds, after what made the fault.
+
+    command: what does here what the fix says, {} for its group.
+    """
 
     def apply(place: Place, fix: str) -> None:
         setup = place.folder / f"setup-{place.who}"
-        setup.write_text(f"{setup.read_text()}\n{_printed(fix, pattern)}\n{more}\n")
+        found = _printed(fix, pattern)
+        setup.write_text(f"{setup.read_text()}\n{command.format(found) or found}\n")
 
     return apply
 
 
-def _in_every_host(pattern: str) -> Callable[[Place, str], None]:
+def _in_every_host(pattern: str) -> Apply:
     def apply(place: Place, fix: str) -> None:
         assert place.lab is not None
         for host in range(places.HOSTS):
@@ -66,10 +80,15 @@ def _in_every_host(pattern: str) -> Callable[[Place, str], None]:
     return apply
 
 
-def _raise_quota(place: Place, fix: str) -> None:
-    assert "raise" in fix, fix
-    for folder in Path("/sys/fs/cgroup/cpu").rglob("rabit-doctor-*"):
-        (folder / "cpu.cfs_quota_us").write_text("-1")
+def _in_group(controller: str, name: str, words: str) -> Apply:
+    """Takes away a limit of the control group."""
+
+    def apply(place: Place, fix: str) -> None:
+        _printed(fix, words)
+        for folder in Path(f"/sys/fs/cgroup/{controller}").rglob(f"rabit-doctor-{os.getpid()}"):
+            (folder / name).write_text("-1")
+
+    return apply
 
 
 def _name_in_hosts(place: Place, fix: str) -> None:
@@ -88,70 +107,123 @@ def _open_ports(place: Place, fix: str) -> None:
     )
 
 
-# Those that change the job that runs, or the host; and those that are words for the next start.
-APPLY: dict[str, Callable[[Place, str], None]] = {
+def _copy_program(place: Place, fix: str) -> None:
+    """Gives all ranks the program that most have."""
+    shutil.copy(SCRIPT, Path(place.environ["DOCTOR_OTHER"]).parent / _printed(fix, r"copy one (\S+) to all hosts"))
+
+
+def _copy_data(place: Place, fix: str) -> None:
+    """Reads from a local disk what a slow one holds."""
+    _printed(fix, "copy the data to a local disk")
+    with Path(place.environ["DOCTOR_FILE"]).open("rb") as file:
+        _elsewhere(place).write_bytes(file.read(1 << 18))
+
+
+def _elsewhere(place: Place) -> Path:
+    found = Path(place.environ["DOCTOR_FILE"]).parents[1] / "elsewhere"
+    place.environ["DOCTOR_FILE"] = str(found)
+    return found
+
+
+def _write_elsewhere(place: Place, fix: str) -> None:
+    _printed(fix, "write elsewhere")
+    _elsewhere(place)
+
+
+def _in_program(pattern: str) -> Apply:
+    """doctor_ranks.py, or the shell around the job, does what the fix says."""
+    return lambda place, fix: place.environ.update(DOCTOR_FIX=_printed(fix, pattern))
+
+
+def _in_environment(name: str) -> Apply:
+    return lambda place, fix: place.environ.update({name: _printed(fix, rf"{name}=(\S+)")})
+
+
+# Those that change the job that runs, or the hosts of the next one.
+NOW: dict[str, Apply] = {
     "stopped": _in_shell(r"kill -CONT [\d ]+"),
-    "throttled": _raise_quota,
-    "quota": _raise_quota,
+    "throttled": _in_group("cpu", "cpu.cfs_quota_us", "raise it"),
+    "swapping": _in_group("memory", "memory.limit_in_bytes", "needs more memory"),
+    "quota": _in_group("cpu", "cpu.cfs_quota_us", "raise the limit"),
     "left-over": _in_shell(r"kill [\d ]+"),
     "few-files": _on_host(r"ulimit -n \d+"),
-    "small-shm": _on_host(r"--shm-size=1g", "mount -t tmpfs -o size=1g tmpfs /dev/shm"),
+    "locked-memory": _on_host(r"memlock (unlimited)", "ulimit -l {}"),
+    "small-shm": _on_host(r"--shm-size=(\w+)", "mount -t tmpfs -o size={} tmpfs /dev/shm"),
+    "disk-full/before": _on_host(r"make room on", "mount -o remount,size=1g /tmp"),
     "loopback-name": _name_in_hosts,
     "slow-names": _name_in_hosts,
     "unreachable": _open_ports,
     "unreachable/silent": _open_ports,
     "data-stuck": _in_every_host(r"sysctl -w net.ipv4.tcp_mtu_probing=2"),
 }
-AGAIN = {
-    "oversubscribed": r"OMP_NUM_THREADS=(\d+)",
-    "one-thread": r"OMP_NUM_THREADS=(\d+)",
+# Those that count from the next start on.
+AGAIN: dict[str, Apply] = {
+    "oversubscribed": _in_environment("OMP_NUM_THREADS"),
+    "one-thread": _in_environment("OMP_NUM_THREADS"),
+    "pinned": _in_program(r"remove taskset"),
+    "gc": _in_program(r"gc\.freeze\(\)"),
+    "gil-held": _in_program(r"ctypes\.(CDLL)"),
+    "fork-deadlock": _in_program(r"multiprocessing_context='(\w+)'"),
+    "uneven-steps": _in_program(r"rabit\.join\(\)"),
+    "left-early": _in_program(r"rabit\.join\(\)"),
+    "replicas-differ": _in_program(r"rabit\.broadcast_parameters"),
+    "too-many-files": _in_program(r"ulimit -n \d+"),
+    "shm-full": _in_program(r"--shm-size=(\w+)"),
+    "port-in-use": _in_program(r"use port (\d+)"),
+    "ports-exhausted": _in_program(r"sysctl -w .*"),
+    "loader-disk": _copy_data,
+    "disk-full": _write_elsewhere,
+    "program-differs": _copy_program,
+    "out-of-memory": _in_group("memory", "memory.limit_in_bytes", "a larger limit"),
 }
 
 
 def works(fault: str, who: int, strength: float) -> str:
-    """What the doctor finds of the fault after the fix: "", or why it has not worked."""
+    """"": the fault is gone with the fix; else why it has not worked."""
     injection = INJECTIONS[fault]
     name = fault.partition("/")[0]
     with tempfile.TemporaryDirectory(prefix="doctor-") as folder, contextlib.ExitStack() as stack:
         place = Place(Path(folder), who % injection.ranks, strength)
-        place.environ["RABIT_HEARTBEAT_TIMEOUT"] = (
-            "60"  # A job that is repaired has to live so long.
-        )
+        # A job that is repaired has to live so long.
+        place.environ["RABIT_HEARTBEAT_TIMEOUT"] = "60"
         prefix = stack.enter_context(injection.around(place)) if injection.around else []
-        ask = ["-H", places.hosts_of(place)] if injection.when == BEFORE else []
-        running = contextlib.ExitStack()
-        with running:
-            if injection.when != BEFORE:
-                running.enter_context(job(place, fault, injection, prefix))
-                _wait_until_met(place.folder, injection.ranks, injection.wait_s)
-            fix = _fix_of(doctor(place, *ask), name)
+        with contextlib.ExitStack() as running:
+            fix = _fix_of(_asked(place, fault, injection, prefix, running), name)
             if not fix:
                 return "the doctor does not find it"
-            if fault in APPLY:
-                APPLY[fault](place, fix)
+            if fault in NOW:
+                NOW[fault](place, fix)
                 time.sleep(3.0)
-                return _still(place, ask, name)
-        threads = re.search(AGAIN[fault], fix)
-        assert threads is not None, fix
-        with tempfile.TemporaryDirectory(prefix="doctor-") as second:
-            place = Place(Path(second), place.who, strength)
-            stack.enter_context(job(place, fault, _with_threads(fault, int(threads[1])), prefix))
-            _wait_until_met(place.folder, injection.ranks, injection.wait_s)
-            return _still(place, ask, name)
+                return _still(place, name, is_before=injection.when == BEFORE)
+        AGAIN[fault](place, fix)
+        place.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="doctor-")))
+        process = stack.enter_context(job(place, fault, injection, prefix))
+        _wait_until_met(place, injection.ranks, injection.wait_s)
+        if process.poll() is not None:
+            return f"the job ended: {(place.folder / 'err').read_text()[-500:]}"
+        return _still(place, name)
 
 
-def _with_threads(fault: str, threads: int):  # type: ignore[no-untyped-def]
-    from dataclasses import replace
+def _asked(
+    place: Place, fault: str, injection: Injection, prefix: list[str], running: contextlib.ExitStack
+) -> dict[str, Any]:
+    """What the doctor says of the fault; a job that runs with it ends with `running`."""
+    if injection.when == BEFORE:
+        return doctor(place, "-H", places.hosts_of(place))
+    process = running.enter_context(job(place, fault, injection, prefix))
+    if injection.when == AFTER:
+        process.wait(90)
+        return _from_block((place.folder / "err").read_text().splitlines())
+    _wait_until_met(place, injection.ranks, injection.wait_s)
+    return doctor(place)
 
-    return replace(INJECTIONS[fault], threads=threads)
+
+def _fix_of(document: dict[str, Any], name: str) -> str:
+    return next((str(cause["fix"]) for cause in document["causes"] if cause["class"] == name), "")
 
 
-def _fix_of(document: dict, name: str) -> str:  # type: ignore[type-arg]
-    return next((cause["fix"] for cause in document["causes"] if cause["class"] == name), "")
-
-
-def _still(place: Place, ask: list[str], name: str) -> str:
-    document = doctor(place, *ask)
+def _still(place: Place, name: str, is_before: bool = False) -> str:
+    document = doctor(place, *(["-H", places.hosts_of(place)] if is_before else []))
     if document["phase"] not in ("running", "before"):
         return f"the job is {document['phase']}"
     return f"found again: {document['causes']}" if _fix_of(document, name) else ""
@@ -167,7 +239,7 @@ def main() -> int:
     if why := places.missing():
         print(f"skipped: {why}")
         return 0
-    chosen = parsed.only.split(",") if parsed.only else [*APPLY, *AGAIN]
+    chosen = parsed.only.split(",") if parsed.only else [*NOW, *AGAIN]
     bad = 0
     for fault in chosen:
         dice = random.Random(f"{parsed.seed} {fault}")

@@ -6,9 +6,13 @@ Each is a context manager over a Place; it gives the words that go before the jo
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import heapq
 import os
+import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -161,9 +165,15 @@ def full_disk(place: Place) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def full_shm(place: Place) -> Iterator[list[str]]:
-    """/dev/shm of 1 MiB, as small containers have, for the job alone."""
-    script = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"'
+    """/dev/shm of 1 MiB, or as the fix says, as small containers have, for the job alone."""
+    script = 'mount -t tmpfs -o size=${DOCTOR_FIX:-1m} tmpfs /dev/shm && exec "$@"'
     yield ["unshare", "-m", "sh", "-c", script, "sh"]
+
+
+@contextlib.contextmanager
+def few_open_files(place: Place) -> Iterator[list[str]]:
+    """A shell with a low limit, in which rabitrun is typed."""
+    yield ["sh", "-c", '${DOCTOR_FIX:-ulimit -n 120}; exec "$@"', "sh"]
 
 
 @contextlib.contextmanager
@@ -180,7 +190,7 @@ def taken_port(place: Place) -> Iterator[list[str]]:
 def other_program(place: Place) -> Iterator[list[str]]:
     """A rank runs an older copy of the program, in which a tensor has another name."""
     script = Path(__file__).with_name("doctor_ranks.py").read_text()
-    (place.folder / "doctor_ranks.py").write_text(script.replace('name="grad"', 'name="gradient"'))
+    (place.folder / "doctor_ranks.py").write_text(script.replace('NAME = "grad"', 'NAME = "gradient"'))
     place.environ["DOCTOR_OTHER"] = str(place.folder / "doctor_ranks.py")
     yield []
 
@@ -278,6 +288,76 @@ def dead_link(place: Place) -> Iterator[list[str]]:
             timer.join()
 
 
+@contextlib.contextmanager
+def far_host(place: Place) -> Iterator[list[str]]:
+    """Packets to and from one host are under way for some milliseconds."""
+    with lab(place) as found, _tunnel(found, place.who) as ends, _delayed(ends, 0.004 * place.strength):
+        yield []
+
+
+@contextlib.contextmanager
+def _tunnel(found: Lab, host: int) -> Iterator[tuple[int, int]]:
+    """The host's address is at one end, on a device of its own, and the bridge at the other: this process carries."""
+    names = f"{found.bridge}i", f"{found.bridge}o"
+    ends = [os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK) for _ in names]
+    try:
+        for end, name in zip(ends, names, strict=True):
+            # TUNSETIFF: packets of IP, without a header.
+            fcntl.ioctl(end, 0x400454CA, struct.pack("16sH22x", name.encode(), 0x1001))
+        address = found.address(host)
+        _run("ip", "link", "set", names[0], "netns", found.namespaces[host])
+        _in(found, host, "ip", "address", "flush", "dev", "eth0")
+        _in(found, host, "ip", "address", "add", f"{address}/24", "dev", names[0])
+        _in(found, host, "ip", "link", "set", names[0], "up")
+        _run("ip", "link", "set", names[1], "up")
+        _run("ip", "route", "add", f"{address}/32", "dev", names[1], "src", found.gateway)
+        settings = Path("/proc/sys/net/ipv4/conf")
+        (settings / found.bridge / "proxy_arp").write_text("1")
+        for name in (found.bridge, names[1]):
+            (settings / name / "forwarding").write_text("1")
+        yield ends[0], ends[1]
+    finally:
+        for end in ends:
+            os.close(end)
+
+
+@contextlib.contextmanager
+def _delayed(ends: tuple[int, int], delay_s: float) -> Iterator[None]:
+    """What comes out of one end goes into the other so much later."""
+    over = threading.Event()
+    other = {ends[0]: ends[1], ends[1]: ends[0]}
+
+    def carry() -> None:
+        # This thread is the wire, which waits for no core.
+        os.setpriority(os.PRIO_PROCESS, 0, -20)
+        waiting: list[tuple[float, int, int, bytes]] = []
+        number = 0
+        while not over.is_set():
+            until = waiting[0][0] - time.monotonic() if waiting else 0.1
+            for end in select.select(ends, [], [], max(0.0, min(0.1, until)))[0]:
+                number += 1
+                heapq.heappush(waiting, (time.monotonic() + delay_s, number, other[end], os.read(end, 1 << 16)))
+            while waiting and waiting[0][0] <= time.monotonic():
+                _, _, end, packet = heapq.heappop(waiting)
+                os.write(end, packet)
+
+    carrying = threading.Thread(target=carry)
+    carrying.start()
+    try:
+        yield
+    finally:
+        over.set()
+        carrying.join()
+
+
+@contextlib.contextmanager
+def allocation(place: Place) -> Iterator[list[str]]:
+    """An allocation of several tasks, in whose script srun is missing."""
+    folder = place.folder / f"rabit-{os.getuid()}" / "records-own"
+    place.environ.update(SLURM_NTASKS=str(int(2 * place.strength)), RABIT_RECORD=str(folder))
+    yield []
+
+
 # Before a job.
 
 
@@ -301,6 +381,7 @@ def _with_setup(text: str):  # type: ignore[no-untyped-def]
 other_python = _with_setup("exec echo 'bash: python: command not found' >&2; exit 127")
 no_key = _with_setup("echo 'Permission denied (publickey).' >&2; exit 255")
 small_shm = _with_setup("mount -t tmpfs -o size=16m tmpfs /dev/shm")
+full_tmp = _with_setup("mount -t tmpfs -o size=32m tmpfs /tmp")
 few_files = _with_setup("ulimit -S -n 80")
 little_locked = _with_setup("ulimit -l 64")
 loopback_name = _with_setup(
@@ -382,21 +463,55 @@ def mtu_hole(place: Place) -> Iterator[list[str]]:
 
 
 @contextlib.contextmanager
+def slow_network(place: Place) -> Iterator[list[str]]:
+    """The host is named by an address of a slow interface, and has a fast one."""
+    with lab(place, rate_bits=2e9) as found:
+        for host in range(HOSTS):
+            fast = f"{found.bridge}f{host}"
+            pair = ("type", "veth", "peer", "name", "eth1", "netns", found.namespaces[host])
+            _run("ip", "link", "add", fast, *pair)
+            _run("ip", "link", "set", fast, "master", found.bridge, "up")
+            _in(found, host, "ip", "address", "add", f"172.31.255.{host + 1}/24", "dev", "eth1")
+            _in(found, host, "ip", "link", "set", "eth1", "up")
+            # Each interface answers for its own address alone.
+            _in(found, host, "sysctl", "-w", "net.ipv4.conf.all.arp_ignore=1", "net.ipv4.conf.all.arp_announce=2")
+        _shape_thin(found, place)
+        yield []
+
+
+@contextlib.contextmanager
+def one_family(place: Place) -> Iterator[list[str]]:
+    """A host of a network with IPv6 alone."""
+    with lab(place) as found:
+        _in(found, place.who, "ip", "address", "flush", "dev", "eth0")
+        _in(found, place.who, "ip", "address", "add", f"fd00::{place.who + 1}/64", "dev", "eth0", "nodad")
+        yield []
+
+
+@contextlib.contextmanager
+def containers(place: Place) -> Iterator[list[str]]:
+    """Two hosts are containers of one machine, each with a /dev/shm of its own."""
+    other = (place.who + 1) % HOSTS
+    text = (
+        f"mount --bind {place.folder}/boot-{other} /proc/sys/kernel/random/boot_id; "
+        "mount -t tmpfs -o size=1g tmpfs /dev/shm"
+    )
+    with lab(place, {place.who: text}):
+        yield []
+
+
+@contextlib.contextmanager
 def thin_link(place: Place) -> Iterator[list[str]]:
     """The link of one host has a twentieth of the rate of the others."""
     with lab(place, rate_bits=2e9) as found:
-        shape = (
-            "root",
-            "tbf",
-            "rate",
-            f"{int(100e6 / place.strength)}bit",
-            "burst",
-            "70000",
-            "limit",
-            "300000",
-        )
-        _in(found, place.who, "tc", "qdisc", "replace", "dev", "eth0", *shape)
+        _shape_thin(found, place)
         yield []
+
+
+def _shape_thin(found: Lab, place: Place) -> None:
+    rate = f"{int(100e6 / place.strength)}bit"
+    shape = ("root", "tbf", "rate", rate, "burst", "70000", "limit", "300000")
+    _in(found, place.who, "tc", "qdisc", "replace", "dev", "eth0", *shape)
 
 
 @contextlib.contextmanager

@@ -1,15 +1,16 @@
 """Rank programs with one fault each, for the doctor: python doctor_ranks.py FAULT WHO STRENGTH.
 
-Every program is a loop of steps: some work, an allreduce by name, a mark.  A fault is a function of this file, with the
-name of the injection in the doctor's table; it is called on rank WHO in every step from the fifth on.
+Every program is a loop of steps: some work, an allreduce by name, a mark; DOCTOR_FRAMEWORK=torch or ddp: a training
+step of torch with DistributedOptimizer or DistributedDataParallel.  A fault is a function of this file, with the name
+of the injection in the doctor's table; it is called on rank WHO in every step from the fifth on.
 """
 
 from __future__ import annotations
 
 import ctypes
 import mmap
+import multiprocessing
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -25,7 +26,11 @@ import rabit
 
 STEPS = 2000
 WORK_S = 0.02
+NAME = "grad"
+# What the doctor's fix says, in its own words: a fault that can be mended in the program obeys it.
+FIX = os.environ.get("DOCTOR_FIX", "")
 kept: list[object] = []
+held = threading.Lock()
 
 
 def compute(seconds: float) -> None:
@@ -48,23 +53,34 @@ def cross_order(step: int, strength: float) -> None:
 
 def uneven_steps(step: int, strength: float) -> None:
     if step > 20:
-        # As a rank does whose script ends: the others are still in their loop.
-        sys.exit(0)
+        left_early(step, strength)
 
 
 def left_early(step: int, strength: float) -> None:
+    """As a rank does whose script ends: the others are still in their loop."""
+    if FIX == "rabit.join()":
+        rabit.join()
     sys.exit(0)
 
 
+def take_lock() -> None:
+    with held:
+        return
+
+
 def fork_deadlock(step: int, strength: float) -> None:
-    lock = threading.Lock()
-    lock.acquire()
-    for _ in range(2):
-        if os.fork() == 0:
-            lock.acquire()  # held for ever by a thread that the child does not have
+    """A forked worker waits for a lock that a thread held which it does not have."""
+    if kept:
+        return
+    context = multiprocessing.get_context(FIX or "fork")
+    with held:
+        kept.extend(context.Process(target=take_lock) for _ in range(2))
+        for worker in kept:
+            worker.start()  # type: ignore[attr-defined]
 
     def _get_data() -> None:
-        time.sleep(600)
+        for worker in kept:
+            worker.join()  # type: ignore[attr-defined]
 
     _get_data()
 
@@ -134,12 +150,14 @@ def gc(step: int, strength: float) -> None:
 
     if not kept:
         kept.extend([[i] for i in range(int(150_000 * strength))])
+        if FIX == "gc.freeze()":
+            collector.freeze()
     collector.collect()
 
 
 def gil_held(step: int, strength: float) -> None:
     def hold() -> None:
-        ctypes.PyDLL(None).sleep(600)
+        getattr(ctypes, FIX or "PyDLL")(None).sleep(600)
 
     threading.Thread(target=hold, daemon=True).start()
     time.sleep(0.5)
@@ -198,7 +216,8 @@ def crashed_illegal(step: int, strength: float) -> None:
 
 
 def out_of_memory(step: int, strength: float) -> None:
-    kept.append(np.ones(int((4 << 20) * strength)))
+    if len(kept) < 12:
+        kept.append(np.ones(int((4 << 20) * strength)))
 
 
 def swapping(step: int, strength: float) -> None:
@@ -215,6 +234,8 @@ def swapping(step: int, strength: float) -> None:
 
 def disk_full(step: int, strength: float) -> None:
     with Path(os.environ["DOCTOR_FILE"]).open("ab") as file:
+        if file.tell() > 8 << 20:
+            file.truncate(0)
         file.write(bytes(1 << 19))
 
 
@@ -235,14 +256,13 @@ def storage_hangs(step: int, strength: float) -> None:
 
 
 def too_many_files(step: int, strength: float) -> None:
-    if not kept:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (120, 120))
+    """Of the limit that rabitrun has started with."""
     kept.append(Path("/dev/null").open())  # noqa: SIM115
 
 
 def port_in_use(step: int, strength: float) -> None:
     kept.append(
-        socket.create_server(("127.0.0.1", int(os.environ["DOCTOR_PORT"])), reuse_port=False)
+        socket.create_server(("127.0.0.1", int(FIX or os.environ["DOCTOR_PORT"])), reuse_port=False)
     )
 
 
@@ -252,10 +272,12 @@ def ports_exhausted(step: int, strength: float) -> None:
         ctypes.CDLL(None).unshare(0x40000000)
         subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
         Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("40001 40002")
+        subprocess.run(["sh", "-c", FIX], check=True)
         kept.append(socket.create_server(("127.0.0.1", 50000)))
     address = kept[0]
     assert isinstance(address, socket.socket)
-    kept.append(socket.create_connection(address.getsockname(), timeout=5))
+    if len(kept) < 40:
+        kept.append(socket.create_connection(address.getsockname(), timeout=5))
 
 
 def replicas_differ(step: int, strength: float) -> None:
@@ -296,6 +318,8 @@ FAULTS: dict[str, Callable[[int, float], None]] = {
     "dead-link": network,
     "stopped/after": stopped,
     "launcher-died": none,
+    "far-host": network,
+    "own-world": none,
     "terminated/all": none,
     "throttled": foreign_load,
 }
@@ -313,6 +337,12 @@ def guards(name: str, rank: int, who: int) -> Callable[[], None]:
     if name == "replicas-differ":
         check = ReplicaCheck(4, "weights", current_engine())
         weights[7] += rank == who
+        if FIX == "rabit.broadcast_parameters":
+            import torch
+
+            import rabit_torch
+
+            rabit_torch.broadcast_parameters({"layer.weight": torch.from_numpy(weights)}, 0)
         return lambda: check.step(lambda: [("layer.weight", weights)])
     guard = FiniteGuard("all", "weights", current_engine(), global_process_set)
 
@@ -324,6 +354,62 @@ def guards(name: str, rank: int, who: int) -> Callable[[], None]:
     return look
 
 
+def numpy_step(elements: int) -> Callable[[], None]:
+    """What a program without a framework does in a step."""
+    gradient = np.ones(elements)
+    marks = sys.argv[1] != "left-early"
+
+    def step() -> None:
+        rabit.allreduce(gradient, name=NAME)
+        if marks:
+            rabit.mark_step()
+
+    return step
+
+
+def torch_step(elements: int) -> Callable[[], None]:
+    """A step of a model with one parameter, whose optimizer sums gradients and marks the step."""
+    import torch
+
+    import rabit_torch
+
+    weight = torch.nn.Parameter(torch.ones(elements))
+    optimizer = rabit_torch.DistributedOptimizer(
+        torch.optim.SGD([weight], lr=1e-3), named_parameters=[(NAME, weight)]
+    )
+
+    def step() -> None:
+        optimizer.zero_grad()
+        (weight * 2).sum().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
+
+
+def ddp_step(elements: int) -> Callable[[], None]:
+    """A step of DistributedDataParallel over the backend of torch.distributed."""
+    import torch
+    import torch.distributed as dist
+
+    import rabit_torch.distributed  # noqa: F401 (it makes the backend known)
+
+    dist.init_process_group("rabit")
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(elements, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    batch = torch.ones(1, elements)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+        rabit.mark_step()
+
+    return step
+
+
+STEP = {"numpy": numpy_step, "torch": torch_step, "ddp": ddp_step}
+
+
 def main() -> None:
     name, who, strength = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
     plain = name.replace("-", "_").replace("/", "_")
@@ -331,10 +417,13 @@ def main() -> None:
     other = os.environ.get("DOCTOR_OTHER", "")
     if other and __file__ != other and os.environ.get("RABIT_RANK") == str(who):
         os.execv(sys.executable, [sys.executable, other, *sys.argv[1:]])
+    framework = os.environ.get("DOCTOR_FRAMEWORK", "numpy")
+    if framework != "numpy":
+        import rabit_torch  # noqa: F401 (it takes seconds, in which a rank that has met others would look hung)
     rabit.init()
     rank = rabit.rank()
-    gradient = np.ones(int(os.environ.get("DOCTOR_COUNT", "1000")))
-    if name == "pinned":
+    exchange = STEP[framework](int(os.environ.get("DOCTOR_COUNT", "1000")))
+    if name == "pinned" and not FIX:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     has_guard = name in ("replicas-differ", "not-finite/guard")
     check = guards(name, rank, who) if has_guard else None
@@ -347,9 +436,9 @@ def main() -> None:
             rabit.allreduce(np.ones(8), name="second")
         if check is not None and step >= 5:
             check()
-        rabit.allreduce(gradient, name="grad")
-        if name != "left-early":
-            rabit.mark_step()
+        exchange()
+    if FIX == "rabit.join()":
+        rabit.join()
     rabit.shutdown()
 
 

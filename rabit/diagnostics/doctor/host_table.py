@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,17 +151,69 @@ def _slow_link(view: HostsView) -> list[Found]:
     slow = {pair: rate for pair, rate in rates.items() if rate < 0.2 * best}
     if not slow:
         return []
-    # A host that is in all slow pairs and in no other is named alone.
-    fast = [pair for pair in rates if pair not in slow]
-    common = [
+    (host, peer), rate = min(slow.items(), key=lambda item: item[1])
+    evidence = [f"{host} to {peer} carries {rate:.0f} MB/s, the best pair {best:.0f} MB/s"]
+    hosts = _common(slow, [pair for pair in rates if pair not in slow]) or [host, peer]
+    return [Found(0.62, (), hosts, "", evidence, {"hosts": " and ".join(hosts)})]
+
+
+def _common(slow: Iterable[tuple[str, str]], fast: Iterable[tuple[str, str]]) -> list[str]:
+    """A host that is in all slow pairs and in no other."""
+    return [
         host
         for host in sorted(set[str]().union(*slow))
         if all(host in pair for pair in slow) and not any(host in pair for pair in fast)
     ]
-    (host, peer), rate = min(slow.items(), key=lambda item: item[1])
-    evidence = [f"{host} to {peer} carries {rate:.0f} MB/s, the best pair {best:.0f} MB/s"]
-    hosts = common or [host, peer]
-    return [Found(0.62, (), hosts, "", evidence, {"hosts": " and ".join(hosts)})]
+
+
+def _slow_network(view: HostsView) -> list[Found]:
+    """Hosts are named by addresses of a network that is far slower than another one between them."""
+    gains: dict[str, dict[tuple[str, str], tuple[float, float]]] = defaultdict(dict)
+    for host, by_peer in view.reached.items():
+        for peer, answer in by_peer.items():
+            for name, other in answer.get("networks", {}).items():
+                if "mb_s" in answer and "mb_s" in other:
+                    gains[name][host, peer] = answer["mb_s"], other["mb_s"]
+    for name, by_pair in gains.items():
+        slow = {pair: rates for pair, rates in by_pair.items() if rates[1] > 4 * rates[0]}
+        if not slow:
+            continue
+        (host, peer), (named, other) = max(slow.items(), key=lambda item: item[1][1] / item[1][0])
+        hosts = _common(slow, [pair for pair in by_pair if pair not in slow]) or [host, peer]
+        evidence = [f"{host} to {peer} carries {named:.0f} MB/s as named with -H, and {other:.0f} MB/s over {name}"]
+        return [Found(0.85, (), hosts, "", evidence, {"interface": name, "hosts": " and ".join(hosts)})]
+    return []
+
+
+def _families(view: HostsView) -> list[Found]:
+    """Some hosts have addresses of one family only, and others of the other."""
+    families = {
+        host: {6 if ":" in address else 4 for each in facts["networks"].values() for address in each}
+        for host, facts in view.hosts.items()
+    }
+    families = {host: found for host, found in families.items() if found}
+    if len(families) < 2 or set.intersection(*families.values()):
+        return []
+    usual = 4 if sum(4 in found for found in families.values()) >= len(families) / 2 else 6
+    odd = [host for host, found in families.items() if usual not in found]
+    evidence = [f"{', '.join(odd)} has no IPv{usual} address, and the others have"]
+    return [Found(0.95, (), odd, "", evidence, {"family": f"IPv{usual}", "hosts": " and ".join(odd)})]
+
+
+def _apart(view: HostsView) -> list[Found]:
+    """Containers of one machine that do not have one /dev/shm."""
+    machines: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for host, facts in view.hosts.items():
+        machines[facts["own"]["boot"]][facts["shm"]].append(host)
+    return [
+        Found(
+            0.9, (), (hosts := [host for found in by_memory.values() for host in found]), "",
+            [f"{', '.join(hosts)} are on one machine and have {len(by_memory)} /dev/shm: ranks use TCP between them"],
+            {"hosts": " and ".join(hosts)},
+        )
+        for by_memory in machines.values()
+        if len(by_memory) > 1
+    ]  # fmt: skip
 
 
 def _clocks(view: HostsView) -> list[Found]:
@@ -285,6 +337,13 @@ HOST_ROWS: tuple[HostRow, ...] = (
             "give the interfaces of both hosts one MTU, or sysctl -w net.ipv4.tcp_mtu_probing=2"),
     HostRow("slow-link", "a link is far slower than the others", _slow_link, "4 MiB each way, against the best pair",
             "see ethtool of {hosts}: negotiated speed, cable, shared port"),
+    HostRow("slow-network", "hosts are named in a slow network", _slow_network, "4 MiB each way over each network that "
+            "two hosts have", "rabitrun --network-interfaces {interface}, or the addresses of {interface} with -H"),
+    HostRow("families-differ", "hosts have IPv4 or IPv6, and not the same", _families, "addresses of each host",
+            "give {hosts} an {family} address, or name interfaces of one family: --network-interfaces"),
+    HostRow("apart", "containers of one machine do not share memory", _apart, "boot and /dev/shm of each host",
+            "share one /dev/shm between {hosts} (docker run --ipc=host, hostIPC: true), and set RABIT_HOST_KEY to one "
+            "name there"),
     HostRow("clocks-differ", "clocks differ", _clocks, "time of each host against the middle of the request",
             "start NTP (chrony) on {host}"),
     HostRow("small-shm", "/dev/shm is small", _small_shm, "room in /dev/shm",

@@ -7,15 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rabit.diagnostics.doctor.bound import bound_of
 from rabit.diagnostics.doctor.cause import Found
 from rabit.diagnostics.doctor.picture import Picture
 from rabit.diagnostics.look.stacks import ranks_text
 
-__all__ = ["dead_link", "lossy_link", "slow_link"]
+__all__ = ["dead_link", "far_host", "lossy_link", "slow_link"]
 
 # A link that carried less in a look says nothing of its rate.
 _BUSY_BYTES = 200_000
 _SILENT_MS = 1000
+_FAR_US = 3000
+_NEVER_US = (1 << 32) - 1  # as the kernel says of a link that has measured nothing
 _COUNTS = ("acked_bytes", "busy_us", "retransmitted", "segments")
 
 
@@ -26,6 +29,7 @@ class _Pair:
     rate: float = 0.0  # bytes a second while something was under way, of the faster direction
     retransmitted: int = 0
     segments: int = 0
+    rtt_us: int = 0  # the shortest round trip of all links; 0: nobody knows
     stuck_ms: int = 0  # since something was acknowledged, of a link with data under way
 
 
@@ -49,6 +53,9 @@ def _pairs(picture: Picture) -> dict[tuple[str, str], _Pair]:
                 pair.rate = max(pair.rate, grown["acked_bytes"] / max(1, grown["busy_us"]) * 1e6)
             pair.retransmitted += grown["retransmitted"]
             pair.segments += grown["segments"]
+            rtt_us = int(link.get("min_rtt_us", 0))
+            if 0 < rtt_us < _NEVER_US:
+                pair.rtt_us = min(pair.rtt_us or rtt_us, rtt_us)
             if link.get("unacked", 0) and link.get("retries", 0):
                 pair.stuck_ms = max(pair.stuck_ms, int(link.get("last_ack_ms", 0)))
     return dict(found)
@@ -71,7 +78,10 @@ def _named(picture: Picture, hosts: list[str]) -> list[int]:
 
 def slow_link(picture: Picture) -> Found | None:
     """Some pairs of hosts carry far less than the best, and ranks wait for what they carry."""
-    rates = {names: pair.rate for names, pair in _pairs(picture).items() if pair.rate}
+    pairs = _pairs(picture)
+    # What two hosts exchange that are far from each other takes its time at any rate.
+    far = _far(pairs)
+    rates = {names: pair.rate for names, pair in pairs.items() if pair.rate and names not in far}
     share = picture.communication_share
     if len(rates) < 2 or share < 0.3:
         return None
@@ -97,6 +107,34 @@ def slow_link(picture: Picture) -> Found | None:
     return Found(
         score, _named(picture, hosts) if len(hosts) == 1 else (), hosts, "", evidence, values
     )
+
+
+def _far(pairs: Mapping[tuple[str, str], _Pair]) -> list[tuple[str, str]]:
+    """The pairs between which a packet is under way for far longer than between the nearest."""
+    known = {names: pair.rtt_us for names, pair in pairs.items() if pair.rtt_us}
+    nearest = min(known.values(), default=0)
+    return [names for names, rtt_us in known.items() if rtt_us > max(10 * nearest, _FAR_US)]
+
+
+def far_host(picture: Picture) -> Found | None:
+    """Packets take long to some hosts, and steps wait for them."""
+    pairs = _pairs(picture)
+    far = _far(pairs)
+    bound = bound_of(picture)
+    if not far or bound is None:
+        return None
+    share = bound.shares["communication"] + bound.shares["waiting"]
+    hosts = _common(far, [names for names in pairs if names not in far])
+    worst = max(far, key=lambda names: pairs[names].rtt_us)
+    nearest = min(pair.rtt_us for pair in pairs.values() if pair.rtt_us)
+    evidence = [
+        f"a packet between {worst[0]} and {worst[1]} takes {pairs[worst].rtt_us / 1e3:.1f} ms both ways, between the "
+        f"nearest hosts {nearest / 1e3:.1f} ms",
+        f"ranks wait {share:.0%} of the time",
+    ]
+    score = 0.91 if share > 0.3 else 0.6
+    ranks = _named(picture, hosts) if len(hosts) == 1 else ()
+    return Found(score, ranks, hosts, "", evidence, {"host": " and ".join(hosts)})
 
 
 def lossy_link(picture: Picture) -> Found | None:

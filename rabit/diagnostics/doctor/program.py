@@ -30,6 +30,7 @@ __all__ = [
     "loader_slow",
     "nonfinite",
     "other_steps",
+    "own_world",
     "raised",
 ]
 
@@ -534,6 +535,19 @@ def program_differs(picture: Picture) -> Found | None:
         values = {"name": name, "rank": ranks_text(odd), "others": ranks_text(rest)}
         score = 0.94 if picture.phase in ("hung", "ended") else 0.5
         return Found(score, odd, _hosts(picture, odd), "", evidence[:3], values)
+    return None
+
+
+def own_world(picture: Picture) -> Found | None:
+    """A job of one rank whose scheduler was asked for more tasks."""
+    if picture.size != 1:
+        return None
+    for view in picture.ranks.values():
+        tasks = int(view.header.get("tasks", 0))
+        if tasks > 1:
+            evidence = [f"the job has 1 rank, and the scheduler was asked for {tasks} tasks"]
+            values = {"tasks": tasks, "script": Path(str(view.header.get("script", ""))).name}
+            return Found(0.9, [view.rank], [view.host], "", evidence, values)
     return None
 
 

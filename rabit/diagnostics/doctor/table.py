@@ -391,6 +391,27 @@ ROWS: tuple[Row, ...] = (
         "slow-link",
     ),
     Row(
+        "far-host",
+        "a host is far from the others",
+        _GOES,
+        network.far_host,
+        "the shortest round trip of each pair of hosts, as the kernel has measured it",
+        "place {host} near the others; else exchange less often (backward_passes_per_step, local SGD) and in larger "
+        "buckets",
+        ("slow", "latency", "zone", "ping"),
+        "far-host",
+    ),
+    Row(
+        "own-world",
+        "a process is a job of its own in an allocation of several tasks",
+        _END,
+        program.own_world,
+        "tasks of the scheduler against the size of the job",
+        "srun -n {tasks} python {script}: the command line named no task, so that each process is rank 0 of 1",
+        ("size 1", "rank 0", "srun", "mpirun"),
+        "own-world",
+    ),
+    Row(
         "lossy-link",
         "a link loses packets",
         _LIVE,

@@ -24,7 +24,7 @@ _MESSAGE = struct.Struct("<BBBBHH16s16s12xIIIII")
 _BYTES = {"retries": 2, "backoff": 4}
 _WORDS = {
     "unacked": 24, "last_sent_ms": 44, "last_ack_ms": 56, "last_received_ms": 52, "rtt_us": 68, "retransmitted": 100,
-    "segments": 136,
+    "segments": 136, "min_rtt_us": 148,
 }  # fmt: skip
 _LONGS = {"acked_bytes": 120, "received_bytes": 128, "delivery_rate": 160, "busy_us": 168}
 

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from rabit.diagnostics.look.process import host_facts
+from rabit.errors import InvalidArgument
 from rabit.record.places import host_facts as own_facts
+from rabit.rendezvous.interfaces import interface_addresses
 from rabit.threads import start_thread
 from rabit.version import __version__
 
@@ -27,22 +29,25 @@ __all__ = ["describe", "main", "reach"]
 
 _LONGEST_S = 20
 _CONNECT_S = 2.0
+# Over a network that nobody has named a host need not be there.
+_OTHER_CONNECT_S = 0.5
 _SENT_BYTES = 4 << 20
 _VERSIONED = ("numpy", "torch", "mpi4py", "cloudpickle", "cffi")
 
 
 def main() -> int:
     signal.alarm(_LONGEST_S)  # Whoever asked may be gone.
-    listener = socket.create_server(("", 0))
+    is_dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if is_dual else socket.AF_INET
+    listener = socket.create_server(("", 0), family=family, dualstack_ipv6=is_dual)
     start_thread(lambda: _serve(listener), "probe")
     print(json.dumps({**describe(), "port": listener.getsockname()[1]}), flush=True)
     line = sys.stdin.readline()
     if line:
         asked = json.loads(line)
-        print(
-            json.dumps({"reached": [reach(host, port) for host, port in asked["connect"]]}),
-            flush=True,
-        )
+        reached = [reach(host, port) for host, port in asked["connect"]]
+        others = [reach(host, port, _OTHER_CONNECT_S) for host, port in asked["others"]]
+        print(json.dumps({"reached": reached, "others": others}), flush=True)
     sys.stdin.read()
     return 0
 
@@ -84,6 +89,8 @@ def describe() -> dict[str, Any]:
         "time": time.time(),
         "flags": flags,
         "mtu": _mtus(),
+        "networks": _networks(),
+        "shm": _shared_memory(),
         "own": own_facts(),
         "facts": host_facts(set(), with_others=False),
         "left": _left_over(),
@@ -96,6 +103,22 @@ def _mtus() -> dict[str, int]:
         with contextlib.suppress(OSError, ValueError):
             found[name] = int(Path(f"/sys/class/net/{name}/mtu").read_text())
     return found
+
+
+def _networks() -> dict[str, list[str]]:
+    """The addresses of each interface that is up, without the loopback's."""
+    found = {}
+    for _, name in socket.if_nameindex():
+        with contextlib.suppress(InvalidArgument):
+            found[name] = interface_addresses(name)
+    return {name: addresses for name, addresses in found.items() if name != "lo"}
+
+
+def _shared_memory() -> int:
+    """Which memory /dev/shm is: two containers of one machine may have two."""
+    with contextlib.suppress(OSError):
+        return Path("/dev/shm").stat().st_dev
+    return 0
 
 
 def _left_over() -> list[dict[str, Any]]:
@@ -113,12 +136,13 @@ def _left_over() -> list[dict[str, Any]]:
     return found
 
 
-def reach(host: str, port: int) -> dict[str, Any]:
+def reach(host: str, port: int, connect_s: float = _CONNECT_S) -> dict[str, Any]:
     """{"ms": to connect, "mb_s": sent} of a listener of another probe, or {"problem": …}."""
     began = time.monotonic()
     try:
-        with socket.create_connection((host, port), timeout=_CONNECT_S) as link:
+        with socket.create_connection((host, port), timeout=connect_s) as link:
             took = time.monotonic() - began
+            link.settimeout(_CONNECT_S)
             block = bytes(1 << 16)
             sent, start = 0, time.monotonic()
             while sent < _SENT_BYTES and time.monotonic() - start < _CONNECT_S:
@@ -135,7 +159,7 @@ def reach(host: str, port: int) -> dict[str, Any]:
         is_connected = "link" in locals()
         what = "data gets stuck" if is_connected else "no answer"
         return {
-            "problem": f"{what} within {_CONNECT_S:g} s",
+            "problem": f"{what} within {_CONNECT_S if is_connected else connect_s:g} s",
             "kind": "stuck" if is_connected else "silent",
         }
     except OSError as error:

@@ -215,19 +215,80 @@ def test_dumps_of_faulthandler_are_read_and_equal_stacks_are_merged():
     assert ranks_text([0, 1, 2, 5]) == "ranks 0-2 and 5"
 
 
+def host(boot: str, torch: str = "2.1", shm: int = 1, address: str = "10.0.0.1") -> dict[str, Any]:
+    return {
+        "versions": {"rabit": "1", "torch": torch}, "addresses": ["10.0.0.1"], "resolving_s": 0.0, "clock_s": 0.0,
+        "clock_error_s": 0.0, "facts": {"processors": 4}, "own": {"boot": boot, "limits": {"open_files": 9999,
+        "locked_bytes": -1}}, "flags": "", "left": [], "mtu": {}, "name": "n", "networks": {"eth0": [address]},
+        "shm": shm,
+    }  # fmt: skip
+
+
+def of_hosts(reached: dict[str, Any], **hosts: dict[str, Any]) -> dict[str, list[list[str]]]:
+    """By row the hosts of each of its findings."""
+    view = HostsView(hosts, {}, reached)
+    found = {row.name: [list(each.hosts) for each in row.signature(view)] for row in HOST_ROWS}
+    return {name: each for name, each in found.items() if each}
+
+
 def test_hosts_with_other_versions_are_named():
-    def host(torch: str) -> dict[str, Any]:
-        return {
-            "versions": {"rabit": "1", "torch": torch}, "addresses": ["10.0.0.1"], "resolving_s": 0.0, "clock_s": 0.0,
-            "clock_error_s": 0.0, "facts": {"processors": 4}, "own": {"boot": torch, "limits": {"open_files": 9999,
-            "locked_bytes": -1}}, "flags": "", "left": [], "mtu": {}, "name": "n",
-        }  # fmt: skip
+    found = of_hosts({}, a=host("1"), b=host("2"), c=host("3", torch="2.0"))
 
-    view = HostsView({"a": host("2.1"), "b": host("2.1"), "c": host("2.0")}, {}, {})
-    found = {row.name: row.signature(view) for row in HOST_ROWS}
+    assert found == {"versions-differ": [["c"]]}
 
-    assert [list(each.hosts) for each in found["versions-differ"]] == [["c"]]
-    assert {name for name, each in found.items() if each} == {"versions-differ"}
+
+def test_a_host_without_an_address_of_the_others_family_is_named():
+    found = of_hosts({}, a=host("1"), b=host("2", address="fd00::2"), c=host("3"))
+
+    assert found == {"families-differ": [["b"]]}
+
+
+def test_containers_of_one_machine_with_two_shared_memories_are_named():
+    found = of_hosts({}, a=host("1"), b=host("2", shm=3), c=host("2", shm=4))
+
+    assert found == {"apart": [["b", "c"]]}
+
+
+def test_a_network_that_is_faster_than_the_named_one_is_named():
+    def rates(named: float, other: float) -> dict[str, Any]:
+        return {"mb_s": named, "networks": {"eth1": {"mb_s": other}}}
+
+    reached = {
+        "a": {"b": rates(2, 100), "c": rates(90, 100)},
+        "b": {"a": rates(3, 100), "c": rates(2, 100)},
+        "c": {"a": rates(90, 100), "b": rates(2, 100)},
+    }
+    found = of_hosts(reached, a=host("1"), b=host("2"), c=host("3"))
+
+    assert found == {"slow-network": [["b"]], "slow-link": [["b"]]}
+
+
+def test_a_host_to_which_packets_take_long_is_named_and_its_link_is_not_called_slow():
+    def linked(own: int, round_trips_us: dict[int, int]) -> dict[str, Any]:
+        operations = [operation("a", number, at=(10 + number) * S) for number in range(1, 9)]
+        links = [
+            {"local": f"10.0.0.{own}", "peer": f"10.0.0.{peer}", "local_port": 1, "peer_port": own, "min_rtt_us": rtt,
+             "acked_bytes": 300_000, "busy_us": rtt}
+            for peer, rtt in round_trips_us.items()
+        ]  # fmt: skip
+        before = [{**link, "acked_bytes": 0, "busy_us": 0} for link in links]
+        found = rank(operations, host=f"h{own}", counters_before=dict(COUNTERS), links=links, links_before=before)
+        found["counters"].update(waiting_ns=600_000_000, last_progress_ns=20 * S - 1000)
+        return found
+
+    far = linked(3, {1: 20_000, 2: 21_000})
+    found = diagnose(look(linked(1, {2: 100, 3: 20_000}), linked(2, {1: 100, 3: 20_000}), far))
+
+    assert [(cause.row.name, list(cause.found.hosts)) for cause in found.causes] == [("far-host", ["h3"])]
+
+
+def test_a_process_that_is_alone_in_an_allocation_of_several_tasks_is_told_to_use_srun():
+    alone = rank([operation("a", 1)])
+    alone["header"].update(size=1, tasks=4, script="/home/u/train.py")
+
+    found = diagnose({**look(alone), "is_after": True})
+
+    assert found.causes[0].fix.startswith("srun -n 4 python train.py")
 
 
 def test_openmetrics_has_no_label_of_a_tensor_and_ends_as_it_should():
