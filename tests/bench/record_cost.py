@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -42,3 +43,46 @@ def record_rank(o: Any) -> tuple[float, float]:
     end = time.perf_counter()
     rabit.shutdown()
     return (between - begin) / o.calls * 1e6, (end - between) / o.calls * 1e6
+
+
+@case(pairs=30, steps=100)
+def record_step(o: Any) -> None:
+    """What the record costs a training step of torch on two ranks: blocks of steps with and without it, in turns."""
+    pairs = on_ranks(step_rank, o, 2)[0]
+    without, with_record = (median(block) for block in zip(*pairs, strict=True))
+    more = sorted(after / before - 1 for before, after in pairs)
+    middle = f"{more[len(more) // 4]:+.2%} to {more[-1 - len(more) // 4]:+.2%}"
+    row = [f"{without:.3f} ms", f"{with_record:.3f} ms", f"{median(more):+.2%}", middle]
+    table(["without", "with", "more", "middle half of the pairs"], [row])
+
+
+def step_rank(o: Any) -> list[tuple[float, float]]:
+    """Of each pair the milliseconds of a median step without and with the record."""
+    import torch
+
+    import rabit_torch as rabit
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(8)))
+    batch = torch.randn(64, 256)
+    pairs = []
+    for number in range(o.pairs):
+        found = {}
+        for record in ("1", "0") if number % 2 else ("0", "1"):
+            os.environ["RABIT_RECORD"] = record
+            rabit.init()
+            optimizer = rabit.DistributedOptimizer(
+                torch.optim.SGD(model.parameters(), lr=1e-4), named_parameters=model.named_parameters()
+            )
+            times = []
+            for _ in range(10 + o.steps):
+                began = time.perf_counter()
+                optimizer.zero_grad()
+                model(batch).square().mean().backward()
+                optimizer.step()
+                times.append(1e3 * (time.perf_counter() - began))
+            rabit.shutdown()
+            found[record] = median(times[10:])
+        pairs.append((found["0"], found["1"]))
+    return pairs
