@@ -87,7 +87,10 @@ def _broadcasts(base: Any) -> Any:
 
 def _averages(base: Any) -> Any:
     class MetricAverageCallback(base):  # type: ignore[misc]
-        """At the end of an epoch, its metrics become means over ranks.  Put it before callbacks that read them."""
+        """At the end of an epoch, its metrics become means over ranks.  Put it before callbacks that read them.
+
+        All ranks have the same metrics: they all validate, or none.
+        """
 
         def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
             if logs and size() > 1:
