@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from rabit_torch.sharding.amp import GradScaler
 from rabit_torch.sharding.model import Description, describe, gathered, shard, whole
 from rabit_torch.sharding.optimizer import ShardedOptimizer
+from rabit_torch.sharding.tiles import tiled
 from rabit_torch.sharding.universal import load_universal
 
 # DTensor takes a second to load, and few programs use it.
@@ -30,5 +31,6 @@ __all__ = [
     "load_universal",
     "reshardings",
     "shard",
+    "tiled",
     "whole",
 ]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from rabit import InvalidArgument
+from rabit_torch.sharding.tiles import TiledLinear
 
 __all__ = ["Units", "UnitPlan", "planned_units"]
 
@@ -31,15 +32,20 @@ def planned_units(model: torch.nn.Module, units: Units, keep: int) -> list[UnitP
     """The units of a model, in the order of its modules; a parameter belongs to the first that has it.
 
     units: names of modules, classes, or a function of name and module that says whether a module is one; None:
-    repeated children of containers, and the modules outside of these. What no unit holds is gathered with the
-    module that owns it. Tensors up to `keep` elements, and those that are not of a floating type, are left out.
+    repeated children of containers, and the modules outside of these. A tile of a TiledLinear is one anywhere. What no
+    unit holds is gathered with the module that owns it. Tensors up to `keep` elements, and those that are not of a
+    floating type, are left out.
     Raises InvalidArgument if `units` matches no module.
     """
+    tiles = {tile for module in model.modules() if isinstance(module, TiledLinear) for tile in module.tiles}
+    in_tiles = {parameter for tile in tiles for parameter in tile.parameters()}
     chosen = list(_repeated("", model) if units is None else _matching(model, units))
+    chosen = [(name, module) for name, module in chosen if module not in tiles]
     inside: set[torch.nn.Module] = set()
     for _, module in chosen:
         inside |= set(module.modules()) - {module}
     found = [(name, module, True) for name, module in chosen if module not in inside]
+    found += [(name, module, True) for name, module in model.named_modules() if module in tiles]
     whole = {part for _, module, _ in found for part in module.modules()}
     found += [
         (name, module, False)
@@ -53,6 +59,8 @@ def planned_units(model: torch.nn.Module, units: Units, keep: int) -> list[UnitP
     for name, module, is_whole in found:
         own = {}
         for label, parameter in module.named_parameters(prefix=name, recurse=is_whole):
+            if parameter in in_tiles and module not in tiles:
+                continue
             if parameter not in taken and parameter.numel() > keep and parameter.is_floating_point():
                 own[label] = parameter
                 taken.add(parameter)
