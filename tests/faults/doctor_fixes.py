@@ -107,6 +107,19 @@ def _open_ports(place: Place, fix: str) -> None:
     )
 
 
+def _add_address(place: Place, fix: str) -> None:
+    """Gives the host an address of the family that it lacks."""
+    assert place.lab is not None
+    _printed(fix, f"give {place.lab.address(place.who)} an IPv4 address")
+    words = ["ip", "address", "add", f"{place.lab.address(place.who)}/24", "dev", "eth0"]
+    subprocess.run([*place.lab.command(place.who), *words], check=True)
+
+
+def _name_other_network(place: Place, fix: str) -> None:
+    _printed(fix, "the addresses of eth1 with -H")
+    place.network = places.SECOND_NETWORK
+
+
 def _copy_program(place: Place, fix: str) -> None:
     """Gives all ranks the program that most have."""
     shutil.copy(SCRIPT, Path(place.environ["DOCTOR_OTHER"]).parent / _printed(fix, r"copy one (\S+) to all hosts"))
@@ -147,13 +160,15 @@ NOW: dict[str, Apply] = {
     "quota": _in_group("cpu", "cpu.cfs_quota_us", "raise the limit"),
     "left-over": _in_shell(r"kill [\d ]+"),
     "few-files": _on_host(r"ulimit -n \d+"),
-    "locked-memory": _on_host(r"memlock (unlimited)", "ulimit -l {}"),
     "small-shm": _on_host(r"--shm-size=(\w+)", "mount -t tmpfs -o size={} tmpfs /dev/shm"),
     "disk-full/before": _on_host(r"make room on", "mount -o remount,size=1g /tmp"),
     "loopback-name": _name_in_hosts,
     "slow-names": _name_in_hosts,
     "unreachable": _open_ports,
     "unreachable/silent": _open_ports,
+    "families-differ": _add_address,
+    "slow-network": _name_other_network,
+    "apart": _on_host("share one /dev/shm", "umount /dev/shm"),
     "data-stuck": _in_every_host(r"sysctl -w net.ipv4.tcp_mtu_probing=2"),
 }
 # Those that count from the next start on.

@@ -25,6 +25,7 @@ from bench.harness.links import Lab, build
 from faults.slow_files import slow_files
 
 HOSTS = 3
+SECOND_NETWORK = "172.31.255"
 
 
 @dataclass
@@ -36,6 +37,7 @@ class Place:
     strength: float
     environ: dict[str, str] = field(default_factory=dict)
     lab: Lab | None = None
+    network: str = ""  # of the addresses that -H names, without their last number; "": the lab's
 
 
 def _run(*words: str) -> None:
@@ -226,8 +228,9 @@ def lab(place: Place, setup: dict[int, str] | None = None, rate_bits: float = 1e
 def hosts_of(place: Place, ranks: int = 0) -> str:
     """For -H."""
     assert place.lab is not None
+    network = place.network or place.lab.gateway.rpartition(".")[0]
     slots = f":{ranks}" if ranks else ""
-    return ",".join(f"{place.lab.address(host)}{slots}" for host in range(HOSTS))
+    return ",".join(f"{network}.{host + 1}{slots}" for host in range(HOSTS))
 
 
 def address_of(place: Place) -> str:
@@ -471,7 +474,7 @@ def slow_network(place: Place) -> Iterator[list[str]]:
             pair = ("type", "veth", "peer", "name", "eth1", "netns", found.namespaces[host])
             _run("ip", "link", "add", fast, *pair)
             _run("ip", "link", "set", fast, "master", found.bridge, "up")
-            _in(found, host, "ip", "address", "add", f"172.31.255.{host + 1}/24", "dev", "eth1")
+            _in(found, host, "ip", "address", "add", f"{SECOND_NETWORK}.{host + 1}/24", "dev", "eth1")
             _in(found, host, "ip", "link", "set", "eth1", "up")
             # Each interface answers for its own address alone.
             _in(found, host, "sysctl", "-w", "net.ipv4.conf.all.arp_ignore=1", "net.ipv4.conf.all.arp_announce=2")
