@@ -91,7 +91,7 @@ INJECTIONS: dict[str, Injection] = {
     "not-finite": Injection(AFTER),
     "not-finite/guard": Injection(AFTER),
     "replicas-differ": Injection(AFTER),
-    "leak": Injection(wait_s=12.0),
+    "leak": Injection(wait_s=14.0),
     "foreign-load": Injection(around=places.foreign_load, names=""),
     "oversubscribed": Injection(threads=6, names=""),
     "one-thread": Injection(ranks=1, names=""),

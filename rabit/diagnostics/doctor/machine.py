@@ -219,12 +219,12 @@ def pinned(picture: Picture) -> Found | None:
 def swapping(picture: Picture) -> Found | None:
     """A rank waits for pages of its own memory."""
     for view in _suspects(picture):
-        faults = view.rate("major_faults") or 0.0
+        faults, rate = view.paging, view.rate("major_faults") or 0.0
         swapped = int(view.process.get("swap_bytes", 0))
         if faults < 100 and swapped < 1 << 26:
             continue
         evidence = [
-            f"rank {view.rank} has {faults:.0f} major page faults a second and {swapped / _GIB:.2f} GiB in swap"
+            f"rank {view.rank} has {rate:.0f} major page faults a second and {swapped / _GIB:.2f} GiB in swap"
         ]
         free = picture.hosts.get(view.host, {}).get("available_bytes", 0)
         evidence.append(f"{view.host} has {free / _GIB:.1f} GiB left")
@@ -268,7 +268,7 @@ def leak(picture: Picture) -> Found | None:
         sizes = [
             (sample["time_ns"], sample["rss_bytes"])
             for sample in view.samples
-            if sample.get("rss_bytes")
+            if sample.get("rss_bytes") and sample["time_ns"] > view.trains_since_ns
         ]
         if len(sizes) < 10:
             continue
@@ -291,7 +291,8 @@ def leak(picture: Picture) -> Found | None:
         ]
         if free:
             evidence.append(f"at that rate {view.host} is out of memory in {left / 60:.0f} min")
-        score = 0.9 if rises >= 0.8 * (len(sizes) - 1) else 0.7
+        # Never sure: a cache that fills does the same.
+        score = 0.89 if rises >= 0.8 * (len(sizes) - 1) else 0.7
         return Found(score, [view.rank], [view.host], "", evidence, {"rank": f"rank {view.rank}"})
     return None
 

@@ -172,6 +172,18 @@ class RankView:
         return self.delay_share / wanted if wanted else 0.0
 
     @property
+    def trains_since_ns(self) -> int:
+        """When its first step ended: before that programs load modules and data; 0: it counts no steps."""
+        if not self.steps:
+            return 0
+        return int(self.counters["last_step_ns"]) - int(self.counters["step_ns"])
+
+    @property
+    def paging(self) -> float:
+        """Major page faults in a second for which it has a core: one that waits for a core has fewer."""
+        return (self.rate("major_faults") or 0.0) / max(0.2, 1.0 - self.starved)
+
+    @property
     def idle_s(self) -> float:
         """Since an operation has ended, or since the first one began; infinite before the first one."""
         now_ns = int(self.process.get("time_ns", 0))

@@ -292,7 +292,7 @@ def loader_disk(picture: Picture) -> Found | None:
         if max(delay, own) < 0.2 and (not asleep or not view.is_in(*LOADER)):
             continue
         # Who saves is late because of that, and who waits for one page after another lacks memory.
-        if view.is_in(*_CHECKPOINT) > 0.3 or (view.rate("major_faults") or 0.0) > 50:
+        if view.is_in(*_CHECKPOINT) > 0.3 or view.paging > 50:
             continue
         rate = view.rate("read_bytes") or 0.0
         share = max(delay, own, len(asleep) / len(processes))
@@ -325,6 +325,7 @@ def data_skew(picture: Picture) -> Found | None:
             view.processor_share + view.delay_share < 0.3
             or is_starved
             or explained > 0.3
+            or view.paging > 50
             or factor < 1.25
         ):
             continue
@@ -442,12 +443,13 @@ def collector(picture: Picture) -> Found | None:
     """The garbage collector takes a good part of the time of the late rank."""
     for rank in picture.late or list(picture.ranks):
         view = picture.ranks[rank]
-        pauses = [mark for mark in view.marks if mark["text"].startswith("gc ")]
-        if not pauses or not view.marks:
+        marks = [mark for mark in view.marks if mark["end_ns"] - mark["duration_ns"] >= view.trains_since_ns]
+        pauses = [mark for mark in marks if mark["text"].startswith("gc ")]
+        if not pauses:
             continue
         # Until now: a rank that has marked nothing else for long has not spent that time in the collector.
-        first = min(mark["end_ns"] - mark["duration_ns"] for mark in view.marks)
-        last = max(int(view.process.get("time_ns", 0)), *(mark["end_ns"] for mark in view.marks))
+        first = min(mark["end_ns"] - mark["duration_ns"] for mark in marks)
+        last = max(int(view.process.get("time_ns", 0)), *(mark["end_ns"] for mark in marks))
         span = last - first
         share = sum(pause["duration_ns"] for pause in pauses) / max(span, 1)
         if len(pauses) < 2 or share < 0.05:

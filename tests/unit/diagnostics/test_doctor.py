@@ -282,6 +282,24 @@ def test_a_host_to_which_packets_take_long_is_named_and_its_link_is_not_called_s
     assert [(cause.row.name, list(cause.found.hosts)) for cause in found.causes] == [("far-host", ["h3"])]
 
 
+@pytest.mark.parametrize(("first_step_s", "expected"), [(1, {"leak", "gc"}), (15, set())])
+def test_memory_and_collections_count_from_the_first_step_on(first_step_s, expected):
+    """Before it, a program loads modules."""
+    samples = [{"time_ns": at * S, "rss_bytes": at * (16 << 20)} for at in range(1, 16)]
+    marks = [
+        {"text": "gc generation 2", "end_ns": at * S, "duration_ns": S // 2, "step": 0}
+        for at in range(3, 15)
+    ]
+    training = rank([operation("a", 1)], samples=samples, marks=marks)
+    training["counters"].update(
+        steps=9, last_step_ns=20 * S, step_ns=(20 - first_step_s) * S, last_progress_ns=20 * S - 1000
+    )
+
+    found = diagnose(look(training, training))
+
+    assert {cause.row.name for cause in found.causes} == expected
+
+
 def test_a_process_that_is_alone_in_an_allocation_of_several_tasks_is_told_to_use_srun():
     alone = rank([operation("a", 1)])
     alone["header"].update(size=1, tasks=4, script="/home/u/train.py")
