@@ -426,6 +426,25 @@ int32_t rabit_update(rabit_engine* engine, uint64_t key, int32_t mode, void* dat
   });
 }
 
+int32_t rabit_measure_flows(rabit_engine* engine, const int32_t* flows, int32_t count,
+                            double* found, int64_t timeout_ms) {
+  return Guard([&]() -> Status {
+    RABIT_REQUIRE_POINTER(engine);
+    RABIT_REQUIRE_POINTER(flows);
+    RABIT_REQUIRE_POINTER(found);
+    std::vector<Flow> measured;
+    for (int32_t i = 0; i < count; ++i, flows += 3) {
+      measured.push_back({flows[0], flows[1], flows[2]});
+    }
+    RABIT_RETURN_IF_ERROR(engine->wired->MeasureFlows(measured, DeadlineFor(timeout_ms)));
+    for (const Flow& flow : measured) {
+      *found++ = flow.bytes_per_second;
+      *found++ = static_cast<double>(flow.bytes);
+    }
+    return Status();
+  });
+}
+
 int32_t rabit_start_timeline(rabit_engine* engine, const char* path, int32_t mark_cycles) {
   return Guard([&]() -> Status {
     RABIT_REQUIRE_POINTER(engine);

@@ -163,11 +163,8 @@ Result<Places> ReadPlaces(int64_t epoch, int workers, int servers, StartWatch& w
 }
 
 // Of all processes at the same time: what their links carry is `places.bandwidth_of` then.
-Status Measure(Transport& endpoints, int64_t epoch, StartWatch& watch, Deadline deadline,
-               Places& places) {
-  RABIT_ASSIGN_OR_RETURN(places.bandwidth_of,
-                         MeasureLinks(endpoints, places, places.replicas > 1, watch,
-                                      std::to_string(epoch) + "/measured/", deadline));
+Status Measure(Transport& endpoints, Deadline deadline, Places& places) {
+  RABIT_ASSIGN_OR_RETURN(places.bandwidth_of, MeasureLinks(endpoints, places, deadline));
   places.knows_rates = places.bandwidth_of.size() > 1;
   return Status();
 }
@@ -274,8 +271,9 @@ Result<std::unique_ptr<Transport>> ConnectWorkers(const Options& options, const 
                                watch,   listener,          secret,
                                nowhere, job.all_streams(), deadline,
                                &watch};
-  // Servers know each other only to give copies.
-  const int peers = job.workers + (job.replicas > 1 ? job.count() : 0);
+  // Servers know each other only to give copies, and to measure the links between them.
+  const bool servers_meet = job.replicas > 1 || job.measures_links != 0;
+  const int peers = job.workers + (servers_meet ? job.count() : 0);
   TcpOptions tcp = TcpOptionsFor(options, 0, peers);
   tcp.connections_per_stream = job.tcp_connections;
   return ConnectTcpTransport(context, tcp);
@@ -321,8 +319,7 @@ Status ServeJob(const Options& options, const ServedJob& job, const Secret& secr
   if (job.measures_links != 0) {
     Result<Places> places = ReadPlaces(job.epoch, job.workers, job.count(), watch, deadline);
     if (!places.ok()) return watch.Fail(places.status());
-    places->replicas = job.replicas;
-    const Status measured = Measure(**endpoints, job.epoch, watch, deadline, *places);
+    const Status measured = Measure(**endpoints, deadline, *places);
     if (!measured.ok()) return watch.Fail(measured);
   }
   log.Info(ServerText(options.rank) + " serves " + std::to_string(job.workers) + " workers");
@@ -391,7 +388,7 @@ Result<std::unique_ptr<PsBackend>> WirePs(const Options& options, const Connecti
   tcp.spin = SocketSpinTimesFor(options.spin_us, connections.cores);
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Transport> endpoints, ConnectTcpTransport(context, tcp));
   if (options.measure_links) {
-    RABIT_RETURN_IF_ERROR(Measure(*endpoints, options.epoch, watch, deadline, places));
+    RABIT_RETURN_IF_ERROR(Measure(*endpoints, deadline, places));
   }
   return std::make_unique<PsBackend>(std::move(endpoints), std::move(places), std::move(names),
                                      PsStreams{options.streams(), options.ps_async != 0},

@@ -58,12 +58,14 @@ class WiredEngineImplementation final : public WiredEngine {
  public:
   WiredEngineImplementation(const Options& options, std::vector<std::string> backends,
                             std::shared_ptr<Connections> ground, std::unique_ptr<Engine> engine,
-                            PsBackend* ps)
+                            BuiltinBackend& builtin, PsBackend* ps)
       : rank_(options.rank),
         size_(options.size),
         backends_(std::move(backends)),
         ground_(std::move(ground)),
         engine_(std::move(engine)),
+        ordered_stream_(options.streams() - 1),
+        builtin_(builtin),
         ps_(ps) {}
 
   Engine& engine() override { return *engine_; }
@@ -101,6 +103,9 @@ class WiredEngineImplementation final : public WiredEngine {
         "this job has no summation servers that keep parameters; start some with 'rabitrun -s 2', "
         "and RABIT_PS_ASYNC=1 on all ranks");
   }
+  Status MeasureFlows(std::span<Flow> flows, Deadline deadline) override {
+    return builtin_.MeasureFlows(ordered_stream_, flows, deadline);
+  }
   Result<BackendId> FindBackend(std::string_view name) const override {
     return Position("backend", backends_, name);
   }
@@ -115,7 +120,9 @@ class WiredEngineImplementation final : public WiredEngine {
   std::vector<std::string_view> codec_specs_ RABIT_GUARDED_BY(codecs_mutex_) = {""};
   const std::shared_ptr<Connections> ground_;
   const std::unique_ptr<Engine> engine_;
-  PsBackend* const ps_;  // the engine's; null: there is none
+  const int ordered_stream_;
+  BuiltinBackend& builtin_;  // the engine's
+  PsBackend* const ps_;      // the engine's; null: there is none
 };
 
 // On one host, with fewer than two cores for each rank, a second lane takes its core from the
@@ -397,6 +404,7 @@ Result<std::unique_ptr<WiredEngine>> StartOn(std::shared_ptr<Connections> ground
   const bool shares_cores = builtin->shares_cores() || LanesShareCores(options, connections.cores);
   parts.controller = MakeJobController(options, connections.tree, std::move(connections.channel));
 
+  BuiltinBackend& messages = *builtin;
   RABIT_ASSIGN_OR_RETURN(Executors made, MakeExecutors(options, connections, std::move(builtin)));
   parts.backends = std::move(made.backends);
   parts.router = std::move(made.router);
@@ -413,7 +421,7 @@ Result<std::unique_ptr<WiredEngine>> StartOn(std::shared_ptr<Connections> ground
   parts.ground = ground;
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Start(std::move(parts)));
   return std::unique_ptr<WiredEngine>(std::make_unique<WiredEngineImplementation>(
-      options, std::move(made.names), std::move(ground), std::move(engine), made.ps));
+      options, std::move(made.names), std::move(ground), std::move(engine), messages, made.ps));
 }
 
 Result<std::unique_ptr<WiredEngine>> StartConnected(const Options& options,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "base/bytes.h"
 #include "base/dtype.h"
 #include "base/result.h"
+#include "collective/flow_rates.h"
 #include "engine/engine.h"
 #include "membership/pool.h"
 
@@ -33,6 +35,8 @@ class WiredEngine {
   // See PsBackend::Update.
   virtual Status Update(PushMode mode, uint64_t key, const TensorView& in_out,
                         Deadline deadline) = 0;
+  // See collective/flow_rates.h.  Beside no ordered call, whose stream it uses.
+  virtual Status MeasureFlows(std::span<Flow> flows, Deadline deadline) = 0;
   // The position in the table that requests name.
   virtual Result<BackendId> FindBackend(std::string_view name) const = 0;
 };

@@ -163,10 +163,9 @@ RABIT_API int32_t rabit_start(const char* options, rabit_engine** engine);
  * member is the number of this process among all that the job ever has; it is never used twice. */
 RABIT_API int32_t rabit_pool_open(const char* options, rabit_pool** pool);
 /* An engine over a pool, after the one before has stopped; what that one has handed out stays valid
- * until it is freed.  Options as above, with members (the numbers of its processes
- * in the order of their ranks, "3,0,5") in place of rank and size, and a higher epoch than the
- * engine before; both are equal on all members.  Connections between members that were there before
- * go on; processes that are not among them are refused, and told. */
+ * until it is freed.  Options as above, with members (the numbers of its processes in the order of
+ * their ranks, "3,0,5") in place of rank and size, and a higher epoch; both are equal on all members.
+ * Connections between earlier members go on; processes that are not among them are refused. */
 RABIT_API int32_t rabit_start_over(rabit_pool* pool, const char* options, rabit_engine** engine);
 /* After its last engine has stopped; or with it, if one runs. */
 RABIT_API void rabit_pool_close(rabit_pool* pool);
@@ -203,10 +202,9 @@ RABIT_API int32_t rabit_run(rabit_engine* engine, const rabit_request* request, 
  * slice of such a wait: it returns after n ms, and the caller comes back and does nothing else. */
 RABIT_API int32_t rabit_wait(rabit_engine* engine, rabit_handle handle, int64_t timeout_ms);
 /* The same for whoever goes on working on a device: returns when nothing but the device is left to
- * wait for, and has `stream` wait for that, a CUstream of the device of the operation's input. What
- * is put there afterwards comes after the result; rabit_output tells where that will be.  Where the
- * result lies in the memory of the host it waits for it.  What fails later is told by rabit_wait,
- * and by the next call for new work. */
+ * wait for, and has `stream` wait for that, a CUstream of the device of the operation's input.  A
+ * result in the memory of the host it waits for.  rabit_wait, and the next call for new work, report
+ * what fails later. */
 RABIT_API int32_t rabit_wait_on_stream(rabit_engine* engine, rabit_handle handle, uint64_t stream,
                                        int64_t timeout_ms);
 /* Waits until one of count handles has finished, well or not; *which is its place.  news: NULL, or
@@ -221,11 +219,10 @@ RABIT_API int32_t rabit_output(rabit_engine* engine, rabit_handle handle, rabit_
 RABIT_API int32_t rabit_release(rabit_engine* engine, rabit_handle handle);
 
 /* Runs one operation on the calling thread and returns when it is done.  Nothing is negotiated:
- * every rank of the group makes the same ordered calls, in the same order; where ranks share several
- * groups, the order is one over all of them, for one call runs at a time.  Kinds: allreduce,
- * broadcast (in output), allgather, reducescatter and alltoall with equal parts, barrier; name,
- * priority, codec, splits and notify are not used.  Any failure, the timeout included, fails the
- * engine. */
+ * every rank makes the same ordered calls in the same order, over all groups that ranks share.
+ * Kinds: allreduce, broadcast (in output), allgather, reducescatter and alltoall with equal parts,
+ * barrier; name, priority, codec, splits and notify are not used.  Any failure, the timeout
+ * included, fails the engine. */
 RABIT_API int32_t rabit_run_ordered(rabit_engine* engine, const rabit_request* request,
                                     int64_t timeout_ms);
 
@@ -244,18 +241,16 @@ typedef struct rabit_job_runtime {
   const void* place; /* valid as long as the runtime is */
 } rabit_job_runtime;
 
-/* A job is requests that another runtime's dependency engine submits, on a thread of its own, when
- * their operands are ready.  In its requests input.data and output.data are operands of that
- * runtime, which the job releases.  Requests and functions are copied; the engine must outlive it. */
+/* Requests that another runtime's dependency engine submits when their operands are ready: input.data
+ * and output.data are operands, which the job releases.  All is copied; the engine outlives it. */
 RABIT_API int32_t rabit_job_create(rabit_engine* engine, const rabit_request* requests,
                                    int32_t count, const rabit_job_runtime* runtime,
                                    rabit_job** job);
-/* For the other runtime to call, once.  completion: three pointers (function, owner, token), which
- * are copied.  function(owner, token, error) is called once when all requests have finished; error
- * is NULL, or a const std::runtime_error whose text is "<class>: <message>", valid for the call.
- * An error is told from an operation that the job pushes: runtimes keep lists of errors that their
- * own threads alone may touch.
- * Does not block.  context is not used. */
+/* For the other runtime to call, once; does not block.  completion: three pointers (function, owner,
+ * token), which are copied.  function(owner, token, error) is called once when all requests have
+ * finished, by an operation that the job pushes: runtimes keep lists of errors that their own
+ * threads alone may touch.  error is NULL, or a const std::runtime_error whose text is "<class>:
+ * <message>", valid for the call.  context is not used. */
 RABIT_API void rabit_job_run(void* context, void* completion, void* job);
 /* For the other runtime to call, once, when the job has finished or is never to run. */
 RABIT_API void rabit_job_release(void* job);
@@ -287,16 +282,21 @@ typedef enum rabit_update_mode {
 RABIT_API int32_t rabit_update(rabit_engine* engine, uint64_t key, int32_t mode, void* data,
                                int64_t count, int32_t dtype, int64_t timeout_ms);
 
+/* What links carry.  flows: the round, by which they ascend, and two ranks of each; flows of a round
+ * send at once.  found: of each the bytes per second, and the bytes sent in order to find them, the
+ * same on all ranks.  Collective, at a time without ordered calls. */
+RABIT_API int32_t rabit_measure_flows(rabit_engine* engine, const int32_t* flows, int32_t count,
+                                      double* found, int64_t timeout_ms);
+
 RABIT_API int32_t rabit_start_timeline(rabit_engine* engine, const char* path, int32_t mark_cycles);
 RABIT_API int32_t rabit_stop_timeline(rabit_engine* engine);
 /* Writes at most capacity bytes with a final NUL; *needed is the size that would fit. */
 RABIT_API int32_t rabit_stats(rabit_engine* engine, char* json, size_t capacity, size_t* needed);
 RABIT_API int32_t rabit_stop(rabit_engine* engine, int64_t timeout_ms);
 /* For a process that is about to end because of `reason` ("ValueError: no such file", UTF-8): the
- * other ranks fail with RABIT_PEER_LOST, this rank as the culprit, and a text that says "rank 1 is
- * ending after" and the reason, instead of finding a closed connection.  Open handles of this
- * engine get RABIT_ABORTED.  Returns when the others have been told and the engine has ended, or
- * after timeout_ms; does nothing to an engine that has stopped or failed. */
+ * other ranks fail with RABIT_PEER_LOST, this rank as the culprit and the reason in the text.  Open
+ * handles of this engine get RABIT_ABORTED.  Returns when the others have been told and the engine
+ * has ended, or after timeout_ms; does nothing to an engine that has stopped or failed. */
 RABIT_API int32_t rabit_abort(rabit_engine* engine, const char* reason, int64_t timeout_ms);
 RABIT_API void rabit_free(rabit_engine* engine);
 
@@ -370,10 +370,10 @@ RABIT_API int32_t rabit_thin_expand(int64_t rows, int64_t columns, int32_t rank,
                                     const float* mean, const float* mine, float* value,
                                     float* whole);
 
-/* For gradients as waves, on the caller's thread: an array of `chunks` rows of `chunk` elements, and
- * of each row the `kept` strongest waves of an orthonormal basis, which has one in each row and is
- * given transposed, too.  Bits are the same on every machine.  Here: places and values of those
- * waves, `chunks` by `kept`, and what they amount to. */
+/* For gradients as waves, on the caller's thread: of each of `chunks` rows of `chunk` elements the
+ * `kept` strongest waves of an orthonormal basis, which has one in each row and is given transposed,
+ * too.  Bits are the same on every machine.  Here: places and values of those waves, `chunks` by
+ * `kept`, and what they amount to. */
 RABIT_API int32_t rabit_waves_split(int64_t chunks, int32_t chunk, int32_t kept, const float* basis,
                                     const float* transposed, const float* x, uint16_t* places,
                                     float* values, float* sent);

@@ -75,6 +75,22 @@ class Registry(EngineBase):
         limit = self._timeout_ms(timeout)
         check(library, library.rabit_set_plan(pointer, group, table.encode("utf-8"), limit))
 
+    def flow_rates(
+        self, flows: Sequence[tuple[int, int, int]], timeout: float | None = None
+    ) -> list[tuple[float, float]]:
+        """What links carry while transfers share them: of each flow, bytes per second and the bytes sent for it.
+
+        flows: (round, sending rank, receiving rank), by ascending round; those of one round send at once. Collective:
+        all ranks pass the same and get the same. Runs next to negotiated operations, but to no ordered ones.
+        """
+        given = ffi.new("int32_t[]", [number for flow in flows for number in flow])
+        found = ffi.new("double[]", 2 * len(flows))
+        library, pointer = self._native.library, self._native.open_pointer()
+        limit = self._timeout_ms(timeout)
+        check(library, library.rabit_measure_flows(pointer, given, len(flows), found, limit))
+        numbers = ffi.unpack(found, 2 * len(flows))
+        return list(zip(numbers[0::2], numbers[1::2], strict=True))
+
     def codec_id(self, compression: CompressionCodec) -> int:
         """The number of a codec on this engine; 0 for none."""
         found = self._codecs.get(getattr(compression, "spec", "?"))

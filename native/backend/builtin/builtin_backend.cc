@@ -125,6 +125,14 @@ Status BuiltinBackend::MeasureLinks(std::chrono::microseconds budget, Deadline d
   return measure(counterparts, links_.slowest, 2);
 }
 
+Status BuiltinBackend::MeasureFlows(int stream, std::span<Flow> flows, Deadline deadline) {
+  if (transport_ == nullptr) return InvalidArgument("a job of one rank has no links to measure");
+  RABIT_RETURN_IF_ERROR(FailureSoFar());
+  Scratch scratch;
+  // The same tags every time: messages with one tag arrive in their order.
+  return rabit::MeasureFlows({*transport_, MakeTag(stream, 1), deadline, scratch}, flows);
+}
+
 // ---- Running it ------------------------------------------------------------------------------
 
 Status BuiltinBackend::FailureSoFar() const {

@@ -12,6 +12,7 @@
 #include "backend/backend.h"
 #include "collective/call.h"
 #include "collective/cost.h"
+#include "collective/flow_rates.h"
 #include "collective/scratch.h"
 #include "transport/transport.h"
 
@@ -31,6 +32,8 @@ class BuiltinBackend final : public Backend {
   // anything else; rank 0's budget counts.
   Status MeasureLinks(std::chrono::microseconds budget, Deadline deadline);
   const LinkCosts& links() const { return links_; }
+  // See collective/flow_rates.h; at any time, on a stream that nobody else uses meanwhile.
+  Status MeasureFlows(int stream, std::span<Flow> flows, Deadline deadline);
 
   // Whether the links were measured and ranks share cores; equal on all ranks.
   bool shares_cores() const { return links_.slowest.is_measured && links_.slowest.is_crowded; }
