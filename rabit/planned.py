@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -64,6 +65,8 @@ def put_in_force(engine: Engine, document: PlanDocument, hosts: Sequence[str], w
     hosts: by rank. wanted: the value of RABIT_PLAN. began: when the work on the plan did, of time.perf_counter().
     """
     document = _sized(document, engine)
+    if engine.config.deterministic:
+        document = _repeatable(document, engine, wanted)
     engine.set_plan(table_of(document, hosts, f"the plan {wanted}"))
     engine.reports["plan"] = {
         **engine.reports.get("plan", {}),
@@ -77,11 +80,27 @@ def put_in_force(engine: Engine, document: PlanDocument, hosts: Sequence[str], w
     }
 
 
+def _repeatable(document: PlanDocument, engine: Engine, wanted: str) -> PlanDocument:
+    """The plan without the sums that other sizes of buckets, or another run, might add up in another order.
+
+    Of several trees, an element takes one by its place in the bucket; rules choose by the size of the bucket; and what
+    is probed may differ from run to run.
+    """
+    config = engine.config
+    is_fixed = wanted != _AUTO and not (config.allreduce_algorithm or config.route or config.route_table)
+    ways = Counter((tree.kind, tree.kind != "allreduce" and tree.root) for tree in document.trees)
+    several = {kind for (kind, _), trees in ways.items() if trees > 1}
+    trees = [tree for tree in document.trees if not tree.up or (is_fixed and tree.kind not in several)]
+    return replace(document, trees=tuple(trees))
+
+
 def _followed(document: PlanDocument, engine: Engine) -> dict[str, str]:
-    """What each kind of exchange does; a sum that has to repeat its bits is one in the order of the ranks."""
+    """What each kind of exchange does; a sum that has to repeat its bits takes no ring."""
     found = document.followed()
     if engine.config.deterministic:
-        found |= {kind: "as without a plan" for kind in found if kind.startswith(("allreduce", "reduce"))}
+        summed = {tree.kind for tree in document.trees if tree.up}
+        sums = (kind for kind in found if kind.startswith(("allreduce", "reduce")) and kind.split()[0] not in summed)
+        found |= dict.fromkeys(sums, "as without a plan")
     return found
 
 

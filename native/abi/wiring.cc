@@ -221,7 +221,9 @@ int64_t InlineBytes(const Options& options, const Connections& connections, cons
   if (!options.allreduce_algorithm.empty() || !options.route.empty())
     return std::min(options.inline_bytes, CarriedAnyway(options.size));
   const bool all_share_memory = IsOneHost(options, connections) && connections.shares_memory;
-  return CarriedLimit(link, options.size,
+  // What is carried is summed in rank order, and what follows a plan is not: another run must not
+  // carry another size.
+  return CarriedLimit(options.deterministic ? LinkModel() : link, options.size,
                       all_share_memory ? std::min(options.inline_bytes, kControlRingMessageBytes)
                                        : options.inline_bytes);
 }

@@ -74,6 +74,55 @@ def test_sums_have_the_same_bits_on_all_ranks_and_in_each_run(tmp_path):
     assert len({*run_ranks(4, run), *run_ranks(4, run)}) == 1
 
 
+def test_sums_that_repeat_their_bits_follow_one_tree_whatever_the_sizes(tmp_path):
+    path = written(tmp_path, "plan.json", racks(2, 2, 5))
+    choose = np.random.default_rng(4)
+    values = [choose.standard_normal((4, count)).astype(np.float32) for count in (3, 700, 9_001, COUNT)]
+
+    def run(engine):
+        follow_plan(engine, str(path), f"h{engine.rank}")
+        handles = [rabit.allreduce_async(each[engine.rank], name=str(each.size)) for each in values]
+        sums = [bytes(rabit.synchronize(handle)) for handle in handles]
+        mine = values[-1][engine.rank][:100_000]
+        sums.append(bytes(rabit.allgather(rabit.reducescatter(mine, name="parts"), name="all")))
+        return sums, engine.statistics()
+
+    found = [
+        each
+        for partition, fusion in ((4 << 10, 0), (64 << 10, 1 << 20), (8 << 20, 8 << 20))
+        for each in run_ranks(4, run, deterministic=True, partition_bytes=partition, fusion_bytes=fusion)
+    ]
+
+    assert len({tuple(sums) for sums, _ in found}) == 1
+    assert found[0][1]["plan"]["follows"]["allreduce"] == "trees"
+    for kind in ("allreduce", "reducescatter"):
+        taken = {route["algorithm"] for route in found[0][1]["routes"] if route["kind"] == kind and route["exchanges"]}
+        assert taken == {"plan"}
+
+
+@pytest.mark.parametrize(
+    ("network", "how", "kinds"),
+    [
+        ("triangle", {}, {"allreduce"}),
+        ("racks", {"allreduce_algorithm": "allreduce:1M-inf@direct"}, {"allreduce", "reduce", "reducescatter"}),
+    ],
+)
+def test_sums_whose_order_would_depend_on_sizes_follow_no_plan(tmp_path, network, how, kinds):
+    path = written(tmp_path, "plan.json", NETWORKS[network])
+
+    def run(engine):
+        follow_plan(engine, str(path), read_plan(path).hosts[engine.rank])
+        assert rabit.allreduce(np.ones(COUNT), name="sum", op=rabit.Sum)[0] == engine.size
+        return engine.statistics()
+
+    found = run_ranks(NETWORKS[network].hosts, run, deterministic=True, **how)
+
+    follows = found[0]["plan"]["follows"]
+    assert {follows[kind] for kind in kinds} == {"as without a plan"}
+    assert follows["broadcast"] == "trees"
+    assert "plan" not in {route["algorithm"] for route in found[0]["routes"] if route["kind"] == "allreduce"}
+
+
 def test_several_ranks_of_a_host_follow_a_plan_of_hosts(tmp_path):
     path = written(tmp_path, "plan.json", star(5, 10, 10))
     hosts = ["h0", "h1", "h1", "h2", "h0"]
