@@ -31,7 +31,7 @@ def _named_tensors(params: Any) -> list[tuple[str, torch.Tensor]]:
         if value is None or hasattr(value, "rabit_divided"):
             continue
         if not isinstance(value, torch.Tensor):
-            if _is_divided(value):
+            if is_part(value):
                 continue
             raise InvalidArgument(
                 f"broadcast_parameters: '{name}' is {type(value).__name__}, not a tensor; use "
@@ -46,7 +46,7 @@ def _named_tensors(params: Any) -> list[tuple[str, torch.Tensor]]:
     return list(named.items())
 
 
-def _is_divided(value: Any) -> bool:
+def is_part(value: Any) -> bool:
     """Whether each rank has a part of it, as rabit_torch.sharding.shard leaves it: those began alike."""
     from rabit.checkpoint import Part  # Few programs have one, and would wait for it to load.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from rabit import allgather_object, broadcast_object, size
 from rabit.elastic import ObjectState
 from rabit.framework import Change
-from rabit_torch.state import broadcast_optimizer_state, broadcast_parameters
+from rabit_torch.state import broadcast_optimizer_state, broadcast_parameters, is_part
 
 __all__ = ["TorchState"]
 
@@ -91,7 +92,7 @@ class TorchState(ObjectState):
             tensor.strategy.uses_step for tensor in self._tensors.values() if _has_strategy(tensor)
         )
         own = {
-            name: saved if are_apart or _is_divided(self._tensors[name]) else _buffers(self._tensors[name], saved)
+            name: saved if are_apart else _own(self._tensors[name], saved)
             for name, saved in self._saved["tensors"].items()
         }
         methods = {name: each["local"] for name, each in self._saved["methods"].items()}
@@ -105,8 +106,9 @@ class TorchState(ObjectState):
         nothing: tuple[dict[str, Any], dict[str, Any], Any] = ({}, {}, None)
         own, locals_, values = taken or nothing
         is_new = not (has_own or taken)
-        everybody = allgather_object((has_own, is_new), "rabit.elastic.own")
-        owners = [number for number, (is_owner, _) in enumerate(everybody) if is_owner]
+        has_commit = has_own or not self._is_new
+        everybody = allgather_object((has_own, is_new, has_commit), "rabit.elastic.own")
+        owners = [number for number, (is_owner, *_) in enumerate(everybody) if is_owner]
         if has_own:
             self.restore()
         if owners:  # Else nobody has committed yet: the strategies begin.
@@ -115,29 +117,34 @@ class TorchState(ObjectState):
             if len(owners) < len(everybody):
                 found = broadcast_object(methods, owners[0], "rabit.elastic.methods")
                 methods = methods if has_own else found
-            has_new = any(each for _, each in everybody)
+            has_new = any(each for _, each, _ in everybody)
             for name, saved in methods.items():
                 mine = {**saved, "local": locals_.get(name, saved["local"])}
                 change = Change(saved["ranks"], size(), is_new, has_new)
                 self._tensors[name]._rabit_load_strategy(copy.deepcopy(mine), change)
             for name, saved in own.items():
-                if not _is_divided(self._tensors[name]):
-                    _load(self._tensors[name], saved)
-            for name, tensor in self._tensors.items():
-                if _is_divided(tensor):
-                    kept = [self._saved["tensors"][name]] if has_own else []
-                    kept += [part[name] for part in (own, *self._left) if name in part]
-                    tensor.rabit_take_commits(copy.deepcopy(kept))
+                _load(self._tensors[name], _whole(self._tensors[name], saved))
+        assert self._saved is not None
+        is_start = not any(each for *_, each in everybody)
+        for name, tensor in self._tensors.items():
+            if not _is_divided(tensor):
+                continue
+            # The state of an optimizer begins with the first step, and a part of a model is in what ranks start with.
+            if is_start if isinstance(tensor, torch.nn.Module) else not owners:
+                continue
+            kept = [self._saved["tensors"][name]] if has_commit else []
+            kept += [part[name] for part in (own, *self._left) if name in part]
+            _take_commits(tensor, copy.deepcopy(kept))
         self._left = []
         super().take_own(has_own, values)
 
     def restore(self) -> None:
         assert self._saved is not None
         for name, tensor in self._tensors.items():
-            if _is_divided(tensor):  # All ranks together: see `take_own`.
-                continue
             # An optimizer takes the tensors that it is given for its own.
-            tensor.load_state_dict(copy.deepcopy(self._saved["tensors"][name]))
+            saved = copy.deepcopy(_whole(tensor, self._saved["tensors"][name]))
+            if saved:
+                tensor.load_state_dict(saved, **({"strict": False} if _is_divided(tensor) else {}))
         super().restore()
 
     def broadcast(self, root_rank: int) -> None:
@@ -151,11 +158,24 @@ class TorchState(ObjectState):
         super().broadcast(root_rank)
 
 
-def _buffers(value: Any, saved: dict[str, Any]) -> dict[str, Any]:
-    """Of the copy of a model: what differs between ranks though parameters are equal, such as running means."""
+def _own(value: Any, saved: dict[str, Any]) -> dict[str, Any]:
+    """Of the copy of a model or an optimizer: what differs between ranks though whole parameters are equal."""
     if not isinstance(value, torch.nn.Module):
-        return {}
-    return {name: saved[name] for name, _ in value.named_buffers() if name in saved}
+        return saved if _is_divided(value) else {}
+    buffers = {name: saved[name] for name, _ in value.named_buffers() if name in saved}  # such as running means
+    if not _is_divided(value):
+        return buffers
+    # A pickle of a part has all of the memory that it lies in, and those of a unit share one.
+    parts = {name: replace(part, value=part.value.clone()) for name, part in saved.items() if is_part(part)}
+    return {**buffers, **parts}
+
+
+def _whole(value: Any, saved: dict[str, Any]) -> dict[str, Any]:
+    """What `_take_commits` does not take."""
+    if not _is_divided(value):
+        return saved
+    is_model = isinstance(value, torch.nn.Module)
+    return {name: each for name, each in saved.items() if is_model and not is_part(each)}
 
 
 def _load(value: Any, saved: dict[str, Any]) -> None:
@@ -165,12 +185,24 @@ def _load(value: Any, saved: dict[str, Any]) -> None:
         value.load_state_dict(saved)
 
 
+def _take_commits(value: Any, commits: Sequence[dict[str, Any]]) -> None:
+    """Gives a divided model or optimizer the parts that ranks have of one commit; all ranks together."""
+    if not isinstance(value, torch.nn.Module):
+        value.rabit_take_commits(commits)
+        return
+    for name, parameter in value.named_parameters():
+        if hasattr(parameter, "rabit_divided"):
+            parameter.rabit_divided.take([commit[name] for commit in commits])
+
+
 def _has_strategy(value: Any) -> bool:
     return getattr(value, "_rabit_fresh_strategy", None) is not None
 
 
 def _is_divided(value: Any) -> bool:
-    """Whether it is an optimizer of which each rank has a part: DistributedOptimizer(shard=...)."""
+    """Whether each rank has a part of it: of DistributedOptimizer(shard=...), or of a model with shard="parameters"."""
+    if isinstance(value, torch.nn.Module):
+        return any(hasattr(parameter, "rabit_divided") for parameter in value.parameters())
     return hasattr(value, "rabit_take_commits")
 
 

@@ -472,13 +472,12 @@ def _sharded(
     if host_shared is None:
         host_shared = default_engine().config.host_shared
     kept = {
-        "shard='parameters'": stage == "parameters",
         "offload": offload is not None,
         "shard_within": within is not None,
         "host_shared": bool(host_shared),
         "a process set": process_set is not global_process_set,
     }
-    refuse_in_elastic_jobs("DistributedOptimizer", kept, "Use shard='optimizer' or 'gradients' alone")
+    refuse_in_elastic_jobs("DistributedOptimizer", kept, "Use shard alone")
     return shard_optimizer(
         optimizer, names, stage, passes, process_set, model, crosses, offload, within, bool(host_shared)
     )

@@ -104,6 +104,13 @@ class Storage(ABC):
         self._relayed: Any = None  # and of that over copies
         self._sent = 0
 
+    def divide_again(self, prefix: str) -> None:
+        """The process set has other ranks: what was on its way is lost, and this rank owns other rows."""
+        layout = self.layout
+        if self.backlog is not None:
+            self.backlog.forget()
+        self._divide(FlatLayout(layout.entries, self.levels.shards.size(), layout.block), prefix)
+
     def rows_of(self, rank: int) -> Interval:
         """The rows that a rank of the process set owns."""
         return self.layout.part(self.flat, rank)
@@ -285,14 +292,10 @@ class FlatStorage(Storage):
         self._gather: Any = None
 
     def divide_again(self, prefix: str) -> None:
-        """The process set has other ranks: what was on its way is lost, and this rank owns other rows."""
-        layout = self.layout
         self._gather = None
         for parameter in self._parameters:
             arrived(parameter)
-        if self.backlog is not None:
-            self.backlog.forget()
-        self._divide(FlatLayout(layout.entries, self.levels.shards.size(), layout.block), prefix)
+        super().divide_again(prefix)
 
     def own(self) -> torch.Tensor:
         return self._values[self._rows.start : self._rows.start + self._rows.length]
@@ -329,11 +332,18 @@ class FlatStorage(Storage):
 class PartStorage(Storage):
     """A flat of which a rank keeps its part. The values are those of the first rank of the process set.
 
-    Blocks until every rank makes it. The parameters are as they were afterwards.
+    Blocks until every rank makes it, unless it `joins` ranks that have theirs. The parameters are as they were
+    afterwards.
     """
 
     def __init__(
-        self, layout: FlatLayout, flat: Flat, parameters: Sequence[torch.Tensor], levels: Levels, prefix: str
+        self,
+        layout: FlatLayout,
+        flat: Flat,
+        parameters: Sequence[torch.Tensor],
+        levels: Levels,
+        prefix: str,
+        joins: bool = False,
     ) -> None:
         super().__init__(layout, flat, parameters, levels, prefix)
         self._own: torch.Tensor | None = None
@@ -341,10 +351,15 @@ class PartStorage(Storage):
         for place, parameter in enumerate(self._parameters):
             self.view(whole, place).copy_(parameter.detach())
         everyone = levels.everyone
-        if everyone.size() > 1:
+        if everyone.size() > 1 and not joins:
             root = everyone.ranks[0] if everyone.ranks else 0
             broadcast_async_(whole, root, f"{self._name}.start", everyone).wait()
         self.take_own(whole)
+
+    def divide_again(self, prefix: str) -> None:
+        super().divide_again(prefix)
+        # Nobody has the new rows as they are: a commit has them, and what reads before gets no number that looks right.
+        self._own = self.own().new_full((self._rows.length, self.layout.block), float("nan"))
 
     def own(self) -> torch.Tensor:
         assert self._own is not None

@@ -9,11 +9,24 @@ import torch
 
 from rabit import InvalidArgument, ProcessSet
 from rabit.checkpoint import Part
-from rabit.sharding import joined
+from rabit.sharding import assembled, joined
 from rabit_torch.ops.operations import WAITED
 from rabit_torch.sharding.states import MASTER
 
-__all__ = ["is_by_name", "named", "numbered"]
+__all__ = ["is_by_name", "named", "numbered", "whole_of"]
+
+
+def whole_of(
+    label: str, what: str, parts: Sequence[Part], empty: torch.Tensor, length: int, process_set: ProcessSet
+) -> torch.Tensor:
+    """The `length` elements of a flattened tensor of which each rank has any number of parts.
+
+    empty: of the tensor's type. Blocks until every rank calls it. Raises InvalidArgument if elements are on no rank.
+    """
+    places = [(part.start, len(part.value)) for part in parts]
+    values = torch.cat([part.value for part in parts]) if parts else empty
+    found: torch.Tensor = assembled(WAITED, label, what, places, values, length, process_set)
+    return found
 
 
 def is_by_name(state_dict: Mapping[str, Any]) -> bool:

@@ -78,6 +78,11 @@ class Unit:
         self._values = []
         self.is_read = False
 
+    def forget(self) -> None:
+        """What is on its way will not arrive, and nobody holds the unit."""
+        self._handles, self.scopes = [], 0
+        self.release()
+
     def view(self, storage: PartStorage, place: int) -> torch.Tensor:
         """The whole values of a parameter; shares the memory of the slot."""
         return storage.view(self._values[self.storages.index(storage)], place)
@@ -133,6 +138,13 @@ class Gathers:
         self._place = 0  # in the order: what comes next
         self._seen: list[Unit | _Mark] = []
         self._is_seeing = True
+
+    def start_over(self) -> None:
+        """The ranks are others: those that come know no order, and nothing is whole."""
+        for unit in self.units:
+            unit.forget()
+        self.passes, self._place, self.is_lost = 0, 0, False
+        self._order, self._seen, self._is_seeing = None, [], True
 
     # --- what a step does, in this order ----------------------------------------------------------
 

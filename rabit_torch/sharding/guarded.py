@@ -6,7 +6,7 @@ the parameter; the operation gets the gathered values in its place. Gradients re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from rabit import InvalidArgument
 from rabit.checkpoint import Part
 from rabit_torch.sharding.divided import DividedTensor, without_values
 from rabit_torch.sharding.flats import PartStorage
+from rabit_torch.sharding.forms import whole_of
 from rabit_torch.sharding.gathers import Gathers, Unit
 from rabit_torch.tensors import METADATA_AND_GRADIENT
 
@@ -77,6 +78,18 @@ class Divided:
     def twin(self) -> torch.Tensor:
         """A tensor of the shape and the strides of the whole values."""
         return self._twin
+
+    def take(self, parts: Sequence[Part]) -> None:
+        """Goes on from the values whose parts are on the ranks: any number here. Blocks until every rank calls it."""
+        values = whole_of(
+            f"{self.storage.prefix}.commit.{self.name}",
+            repr(self.name),
+            parts,
+            self.storage.elements(self.place)[:0],
+            self._twin.numel(),
+            self.storage.levels.everyone,
+        )
+        self.write(values.as_strided(self._twin.shape, self._twin.stride()))
 
     def write(self, value: Any) -> None:
         """Takes this rank's part of a whole value, as load_state_dict does it on every rank."""

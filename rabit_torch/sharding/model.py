@@ -18,6 +18,7 @@ import torch
 import rabit
 from rabit import InvalidArgument, Mismatch, ProcessSet, global_process_set
 from rabit.checkpoint import Part
+from rabit.framework import follow_default_engine, refuse_in_elastic_jobs
 from rabit.sharding import (
     DiskTier,
     Entry,
@@ -100,6 +101,13 @@ def divide_model(
     """See `shard`. state_bytes: of the optimizer, for each element, that are to fit into memory as well."""
     check_gather(gather, offload)
     _check(model)
+    kept = {
+        "gather='pull'": gather == "pull",
+        "within": within is not None,
+        "offload": offload is not None,
+        "a process set": process_set is not global_process_set,
+    }
+    refuse_in_elastic_jobs("shard", kept, "Divide the model among all ranks, with gather='collective'")
     plans = planned_units(model, units, keep)
     if not plans:
         largest = max((parameter.numel() for parameter in model.parameters()), default=0)
@@ -110,9 +118,11 @@ def divide_model(
     prefix = rabit.default_engine().next_name("divided")
     levels = levels_of(process_set, within)
     layout = FlatLayout(_entries(plans), levels.shards.size())
-    check_layouts(layout, process_set, prefix)
+    joins = rabit.default_engine().config.joins
+    if not joins:
+        check_layouts(layout, process_set, prefix)
     size = _window(layout) if window is None else window
-    if is_on_meta(model):
+    if is_on_meta(model) and not joins:
         sizes = Sizes(model, layout, state_bytes, offload is not None)
         largest = max(unit_bytes(layout).values())
         check_room(
@@ -179,6 +189,8 @@ class DividedModel:
         self.levels = levels
         self.divided: dict[torch.nn.Parameter, Divided] = {}
         self.was_on_meta = is_on_meta(model)
+        config = rabit.default_engine().config
+        self._joins = config.joins  # The others have theirs, and this rank gets its parts from a commit.
         units: list[Unit] = []
         self.gathers = Gathers(units, window, made_source(gather))
         is_first = levels.everyone.rank() == 0
@@ -189,11 +201,24 @@ class DividedModel:
             units.append(self._unit(plan))
         if self.was_on_meta:
             given += give_values(model.modules(), is_first)
+        if self.was_on_meta and not config.joins:
             share_values((tensor for tensor in given if tensor not in self.divided), levels.everyone, prefix)
         self.gathers.source.begin(self.storages, prefix)
         if tier is not None:
             rabit.default_engine().before_close(tier.close)
+        self._saved = _SavedTensors(self.gathers)
         self._hook(model, list(zip(plans, units, strict=True)))
+        if config.min_np:
+            follow_default_engine(self._start_over)
+
+    def _start_over(self) -> None:
+        """The ranks of an elastic job have changed."""
+        self.prefix = rabit.default_engine().next_name("divided")
+        self._saved.forget()
+        self.gathers.start_over()
+        for storage in self.storages:
+            storage.divide_again(self.prefix)
+        self.layout = self.storages[0].layout
 
     def _unit(self, plan: UnitPlan) -> Unit:
         """The unit of a plan, whose parameters are in parts from here on."""
@@ -201,7 +226,7 @@ class DividedModel:
         storages = []
         for flat in flats:
             parameters = [plan.parameters[entry.name] for entry in flat.entries]
-            arguments = self.layout, flat, parameters, self.levels, self.prefix
+            arguments = self.layout, flat, parameters, self.levels, self.prefix, self._joins
             storages.append(PartStorage(*arguments) if self.tier is None else DiskStorage(self.tier, *arguments))
         unit = Unit(plan.name, storages, self.gathers.source)
         for storage in storages:
@@ -217,8 +242,7 @@ class DividedModel:
         return [storage for unit in self.gathers.units for storage in unit.storages]
 
     def _hook(self, model: torch.nn.Module, units: list[tuple[UnitPlan, Unit]]) -> None:
-        gathers = self.gathers
-        saved = _SavedTensors(gathers)
+        gathers, saved = self.gathers, self._saved
         model.register_forward_pre_hook(lambda *_: saved.begin(), prepend=True)
         model.register_forward_hook(lambda *_: saved.end(), always_call=True)
         for plan, unit in units:
@@ -251,6 +275,11 @@ class _SavedTensors:
     def end(self) -> None:
         self._entered.pop().__exit__(None, None, None)
         self._gathers.end_pass()
+
+    def forget(self) -> None:
+        """The passes that run have failed."""
+        while self._entered:
+            self._entered.pop().__exit__(None, None, None)
 
     def _pack(self, tensor: torch.Tensor) -> Any:
         address = tensor.untyped_storage().data_ptr()

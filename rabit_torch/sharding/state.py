@@ -10,9 +10,10 @@ import torch
 import rabit
 from rabit import InvalidArgument
 from rabit.checkpoint import Part
-from rabit.sharding import Levels, assembled, joined
+from rabit.sharding import Levels, joined
 from rabit_torch.ops.operations import WAITED
 from rabit_torch.sharding.flats import flattened
+from rabit_torch.sharding.forms import whole_of
 from rabit_torch.sharding.states import Place, States
 
 __all__ = ["DividedState"]
@@ -123,12 +124,11 @@ class DividedState:
         self, place: Place, key: str, parts: Sequence[Part], like: Part
     ) -> torch.Tensor:
         """As `_joined`, where a rank has several parts or none."""
-        elements: torch.Tensor = assembled(
-            WAITED,
+        elements = whole_of(
             f"{self._prefix}.commit.{place.name}.{key}",
             f"{key!r} of {place.name!r}",
-            [(part.start, len(part.value)) for part in parts],
-            torch.cat([part.value for part in parts]) if parts else like.value,
+            parts,
+            like.value,
             like.length,
             self._levels.everyone,
         )

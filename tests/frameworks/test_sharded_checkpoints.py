@@ -184,20 +184,24 @@ def test_a_part_that_no_rank_has_is_named():
     run_ranks(2, fn)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"shard": "parameters"}, {"shard": "optimizer", "offload": "disk:/nowhere"}],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [{"offload": "disk:/nowhere"}, {"shard_within": 1}], ids=str)
 def test_what_an_elastic_job_cannot_divide_again_is_refused(options):
     def fn(engine):
         model = copy.deepcopy(MODEL)
-        given = {"model": model} if options["shard"] == "parameters" else {}
         optimizer = torch.optim.AdamW(model.parameters())
-        with pytest.raises(InvalidArgument, match="Use shard='optimizer' or 'gradients' alone"):
+        with pytest.raises(InvalidArgument, match="Use shard alone"):
             rabit_torch.DistributedOptimizer(
-                optimizer, model.named_parameters(), **options, **given
+                optimizer, model.named_parameters(), shard="optimizer", **options
             )
+
+    run_ranks(1, fn, min_np=1)
+
+
+@pytest.mark.parametrize("options", [{"gather": "pull"}, {"within": 1}], ids=str)
+def test_a_model_that_an_elastic_job_cannot_divide_again_is_refused(options):
+    def fn(engine):
+        with pytest.raises(InvalidArgument, match="Divide the model among all ranks, with gather='collective'"):
+            shard(copy.deepcopy(MODEL), keep=64, **options)
 
     run_ranks(1, fn, min_np=1)
 

@@ -215,8 +215,8 @@ MUTANTS = [
     Mutant(
         "an optimizer continues in the memory of the commit",
         "rabit_torch/elastic/state.py",
-        'tensor.load_state_dict(copy.deepcopy(self._saved["tensors"][name]))',
-        'tensor.load_state_dict(self._saved["tensors"][name])',
+        'copy.deepcopy(_whole(tensor, self._saved["tensors"][name]))',
+        '_whole(tensor, self._saved["tensors"][name])',
         ("tests/frameworks/test_torch_elastic.py -k after_a_restore",),
     ),
 ]

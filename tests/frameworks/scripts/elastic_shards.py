@@ -19,9 +19,9 @@ from pathlib import Path
 import torch
 
 import rabit_torch as rabit
-from rabit_torch import elastic
+from rabit_torch import elastic, sharding
 
-STAGES = ("whole", "optimizer", "gradients")
+STAGES = ("whole", "optimizer", "gradients", "parameters")
 
 folder, plan = Path(sys.argv[1]), json.loads(sys.argv[2])
 me = int(os.environ["RABIT_RANK"])
@@ -37,14 +37,21 @@ def made_model():
 
 
 models = {stage: made_model() for stage in STAGES}
-optimizers = {
-    stage: rabit.DistributedOptimizer(
-        torch.optim.AdamW(model.parameters(), lr=0.01),
+
+
+def wrapped(stage, model):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    if stage == "parameters":
+        sharding.shard(model, keep=33)  # The biases stay whole.
+    return rabit.DistributedOptimizer(
+        optimizer,
         [(f"{stage}.{name}", value) for name, value in model.named_parameters()],
         shard=None if stage == "whole" else stage,
+        model=model if stage == "parameters" else None,
     )
-    for stage, model in models.items()
-}
+
+
+optimizers = {stage: wrapped(stage, model) for stage, model in models.items()}
 parts = {f"model {stage}": model for stage, model in models.items()}
 parts |= {f"optimizer {stage}": optimizer for stage, optimizer in optimizers.items()}
 state = elastic.TorchState(step=0, sizes=[], replicas=1, **parts)
@@ -69,6 +76,9 @@ def meets(function, before="", after=""):
 
 for optimizer in (optimizers["optimizer"], optimizers["gradients"]):
     optimizer._rabit_states.step = meets(optimizer._rabit_states.step, "scattered", "updated")
+divided = optimizers["parameters"]
+divided._rabit_states.step = meets(divided._rabit_states.step, "parts scattered", "parts updated")
+models["parameters"][2].register_forward_pre_hook(lambda *_: meet("gathering"))
 state._replicate = meets(state._replicate, "saved", "replicated")
 
 
@@ -95,6 +105,8 @@ def train(state):
             loss = (model(inputs[rows]) - targets[rows]).square().mean()
             if stage == "gradients":
                 meet("backward")
+            if stage == "parameters":
+                meet("parts backward")
             loss.backward()
             optimizers[stage].step()
         meet("stepped")
@@ -111,8 +123,9 @@ def found(stage):
     kept = optimizer.state_dict(**({} if stage == "whole" else {"whole": True}))["state"]
     keys = kept if stage == "whole" else [f"{stage}.{name}" for name, _ in model.named_parameters()]
     moments = [kept[key][part] for key in keys for part in ("exp_avg", "exp_avg_sq", "step")]
-    tensors = [*model.parameters(), *moments]
-    return [tensor.detach().numpy().tobytes().hex() for tensor in tensors]
+    with sharding.gathered(model):
+        tensors = [*(value.detach().clone() for value in model.parameters()), *moments]
+    return [tensor.numpy().tobytes().hex() for tensor in tensors]
 
 
 (folder / f"{me}.json").write_text(
