@@ -60,6 +60,7 @@ def shard(
     process_set: ProcessSet = global_process_set,
     within: Literal["host"] | int | None = None,
     offload: str | None = None,
+    state_bytes: int = 0,
 ) -> torch.nn.Module:
     """Divides the parameters of `model` among the ranks of `process_set`; returns the model, of the same class.
 
@@ -81,24 +82,8 @@ def shard(
 
     A model on the meta device gets its values here, unit by unit, by reset_parameters() of its modules on the first
     rank. Raises ResourceExhausted, before anything is allocated, where a host has not enough memory for it.
+    state_bytes: of the optimizer for each element, which are to fit too; DistributedOptimizer(model=...) knows them.
     """
-    divide_model(model, units, keep, window, gather, process_set, within, offload, state_bytes=0)
-    return model
-
-
-def divide_model(
-    model: torch.nn.Module,
-    units: Units = None,
-    keep: int = KEEP,
-    window: int | None = None,
-    gather: str = "collective",
-    process_set: ProcessSet = global_process_set,
-    within: Literal["host"] | int | None = None,
-    offload: str | None = None,
-    *,
-    state_bytes: int,
-) -> DividedModel:
-    """See `shard`. state_bytes: of the optimizer, for each element, that are to fit into memory as well."""
     check_gather(gather, offload)
     _check(model)
     kept = {
@@ -108,13 +93,7 @@ def divide_model(
         "a process set": process_set is not global_process_set,
     }
     refuse_in_elastic_jobs("shard", kept, "Divide the model among all ranks, with gather='collective'")
-    plans = planned_units(model, units, keep)
-    if not plans:
-        largest = max((parameter.numel() for parameter in model.parameters()), default=0)
-        raise InvalidArgument(
-            f"shard: the largest tensor of {type(model).__name__} has {largest} elements, and tensors up to {keep} "
-            "stay whole, so nothing is divided. Use shard='gradients', or rabit_torch.sharding.shard(model, keep=0)"
-        )
+    plans = _plans(model, units, keep)
     prefix = rabit.default_engine().next_name("divided")
     levels = levels_of(process_set, within)
     layout = FlatLayout(_entries(plans), levels.shards.size())
@@ -135,7 +114,18 @@ def divide_model(
         )
     tier = None if offload is None else made_tier(offload, process_set)
     _models[model] = DividedModel(model, plans, layout, size, gather, levels, prefix, tier)
-    return _models[model]
+    return model
+
+
+def _plans(model: torch.nn.Module, units: Units, keep: int) -> list[UnitPlan]:
+    plans = planned_units(model, units, keep)
+    if not plans:
+        largest = max((parameter.numel() for parameter in model.parameters()), default=0)
+        raise InvalidArgument(
+            f"shard: the largest tensor of {type(model).__name__} has {largest} elements, and tensors up to {keep} "
+            "stay whole, so nothing is divided. Use shard='gradients', or rabit_torch.sharding.shard(model, keep=0)"
+        )
+    return plans
 
 
 def _check(model: torch.nn.Module) -> None:

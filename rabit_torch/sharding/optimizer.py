@@ -21,7 +21,7 @@ from rabit_torch.sharding.flats import Backlog, FlatStorage, Storage
 from rabit_torch.sharding.gathers import Gathers
 from rabit_torch.sharding.host_shared import SharedStorage, host_memory, share_values
 from rabit_torch.sharding.kept_state import KeptState, divide_again
-from rabit_torch.sharding.model import DividedModel, check_layouts, divide_model, divided_model
+from rabit_torch.sharding.model import DividedModel, check_layouts, divided_model, shard
 from rabit_torch.sharding.offload import OffloadedStates
 from rabit_torch.sharding.parts_on_disk import made_tier
 from rabit_torch.sharding.probe import check_elementwise
@@ -379,9 +379,10 @@ def _divided(
             f"shard='parameters': {what}. Give the optimizer all parameters of the model that are trained, and freeze "
             "the others"
         )
+    if divided_model(model) is None:
+        shard(model, process_set=process_set, within=within, state_bytes=state_bytes)
     found = divided_model(model)
-    if found is None:
-        found = divide_model(model, process_set=process_set, within=within, state_bytes=state_bytes)
+    assert found is not None
     everyone, shards = found.levels.everyone.ranks, found.levels.shards.ranks
     wanted = process_set.ranks if within is None else levels_of(process_set, within).shards.ranks
     if wanted != (everyone if within is None else shards):

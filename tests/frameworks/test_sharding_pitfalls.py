@@ -476,20 +476,12 @@ def test_a_model_that_does_not_fit_is_refused_before_anything_is_allocated(offlo
             adamw(model.parameters()), model.named_parameters(), shard="parameters", model=model, **options
         )
 
-    monkeypatch.setattr("rabit_torch.sharding.model.KEEP", 64)
-    monkeypatch.setattr("rabit_torch.sharding.model.divide_model.__defaults__", _with_keep(64))
+    monkeypatch.setitem(sharding.shard.__kwdefaults__, "keep", 64)
     needs = run_ranks(ranks, run)
 
     assert len(set(needs)) == 1
     # What stands between two steps, a window of two units and three units of gradients.
     assert held <= needs[0] <= held + ranks * 6 * (4 * 64 * 64)
-
-
-def _with_keep(keep):
-    from rabit_torch.sharding.model import divide_model
-
-    units, _, *rest = divide_model.__defaults__
-    return (units, keep, *rest)
 
 
 def test_a_full_disk_ends_the_step_after(monkeypatch, tmp_path):
