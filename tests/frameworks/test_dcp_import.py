@@ -8,12 +8,13 @@ import sys
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 import rabit_torch
 from rabit import InvalidArgument
 from rabit.launch.cli import main
 from rabit.testing import run_ranks
+from rabit_torch import sharding
 from rabit_torch.dcp import import_checkpoint, read
 
 
@@ -54,12 +55,15 @@ def restore(folder, seed=8):
     return run_ranks(1, fn)[0]
 
 
+def step(model, optimizer):
+    optimizer.zero_grad()
+    model(torch.randn(4, 6, generator=torch.Generator().manual_seed(5))).square().mean().backward()
+    optimizer.step()
+
+
 def assert_go_on_alike(one, other):
     for model, optimizer in (one, other):
-        torch.manual_seed(5)
-        optimizer.zero_grad()
-        model(torch.randn(4, 6)).square().mean().backward()
-        optimizer.step()
+        step(model, optimizer)
     assert_same_states(one[0].state_dict(), other[0].state_dict())
 
 
@@ -78,6 +82,38 @@ def test_a_model_and_its_optimizer_go_on_as_if_never_saved(tmp_path, kind):
     assert_same_states(found_model.state_dict(), model.state_dict())
     assert_go_on_alike((found_model, found_optimizer), (model, optimizer))
     assert main(["checkpoint", "verify", str(tmp_path / "ours")]) == 0
+
+
+@pytest.mark.parametrize("shard", ["optimizer", "gradients", "parameters"])
+def test_a_divided_state_comes_from_a_folder_and_goes_to_one(tmp_path, shard):
+    """By name, as get_state_dict() has it; one rank writes what all have put together."""
+    model, optimizer = trained()
+    save(tmp_path / "whole", dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True)))
+    models = [trained(seed)[0] for seed in (4, 5)]
+
+    def fn(engine):
+        own = models[engine.rank]
+        inner = torch.optim.Adam(own.parameters(), lr=0.5)
+        options = {"model": sharding.shard(own, keep=9)} if shard == "parameters" else {}
+        divided = rabit_torch.DistributedOptimizer(inner, own.named_parameters(), shard=shard, **options)
+        found = read(tmp_path / "whole")
+        own.load_state_dict(found["model"])
+        divided.load_state_dict(found["optimizer"])
+        step(own, divided)
+        state = divided.state_dict(whole=True)
+        with sharding.gathered(own):
+            if engine.rank == 0:
+                save(tmp_path / "divided", {"model": own.state_dict(), "optimizer": state})
+
+    run_ranks(2, fn, deterministic=True)
+    step(model, optimizer)
+
+    other = trained(seed=8, steps=1)
+    states = dict(zip(("model", "optimizer"), get_state_dict(*other), strict=True))
+    dcp.load(states, checkpoint_id=tmp_path / "divided")
+    set_state_dict(*other, model_state_dict=states["model"], optim_state_dict=states["optimizer"])
+    assert_same_states(other[0].state_dict(), model.state_dict())
+    assert_go_on_alike(other, (model, optimizer))
 
 
 def test_tensors_that_ranks_have_saved_in_parts_come_back_whole(rank_server, tmp_path):
