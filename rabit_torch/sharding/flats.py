@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import rabit
-from rabit import Average, Kind, ReduceOp, Request, TimedOut
+from rabit import Average, Kind, ProcessSet, ReduceOp, Request, TimedOut
 from rabit.framework import engine_for_work
 from rabit.sharding import Flat, FlatLayout, Interval, Levels
 from rabit_torch.ops.arguments import group_of
@@ -211,20 +211,25 @@ class Storage(ABC):
         start = values.storage_offset() + self.flat.starts[place]
         return values.as_strided(entry.shape, self.strides[place], start)
 
-    def _gather_of(self, own: torch.Tensor, values: torch.Tensor) -> Request:
-        """To collect the parts of all ranks in `values`; `own` may be in it."""
-        name = f"{self._name}.gather"
+    def _gather_of(
+        self, own: torch.Tensor, values: torch.Tensor, group: ProcessSet | None = None, what: str = "gather"
+    ) -> Request:
+        """To collect the parts of all ranks, or of a group, in `values`; `own` may be in it."""
+        name = f"{self._name}.{what}"
         return Request(
             kind=Kind.ALLGATHER,
             name=name,
             input=view(own, name),
             output=view(values, name),
-            group=group_of(self.levels.shards),
+            group=group_of(group or self.levels.shards),
             priority=_GATHER_PRIORITY,
         )
 
-    def _start_gather(self, own: torch.Tensor, values: torch.Tensor) -> rabit.Handle:
-        (handle,) = engine_for_work().submit((self._gather_of(own, values),))
+    def start_gather(
+        self, own: torch.Tensor, values: torch.Tensor, group: ProcessSet | None = None, what: str = "gather"
+    ) -> rabit.Handle:
+        """Starts what `_gather_of` describes."""
+        (handle,) = engine_for_work().submit((self._gather_of(own, values, group, what),))
         return handle
 
     def _send(self) -> None:
@@ -305,7 +310,7 @@ class FlatStorage(Storage):
 
         crosses: the first read of a parameter does so, too.
         """
-        self._gather = self._start_gather(self.own(), self._values)
+        self._gather = self.start_gather(self.own(), self._values)
         if crosses:
             for parameter in self._parameters:
                 expect(parameter, self.finish)
@@ -377,7 +382,7 @@ class PartStorage(Storage):
 
     def gather(self, values: torch.Tensor) -> Any:
         """Starts to collect all values in `values`, as `typed` gives it; returns what is waited for."""
-        return self._start_gather(self.own(), values)
+        return self.start_gather(self.own(), values)
 
     def take_own(self, values: torch.Tensor) -> None:
         """Copies this rank's part from all values of the flat."""

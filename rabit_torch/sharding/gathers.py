@@ -42,6 +42,7 @@ class Unit:
         self._memory: torch.Tensor | None = None
         self._values: list[torch.Tensor] = []
         self._handles: list[Any] = []
+        self._gathered = 0  # version of the values, before they were changed in place
 
     @property
     def is_gathered(self) -> bool:
@@ -61,7 +62,7 @@ class Unit:
             values.append(storage.typed(memory[begin : begin + storage.bytes]))
             begin += storage.bytes
         self._handles = self._source.gather(self.name, self.version, self.storages, values)
-        self._memory, self._values = memory, values
+        self._memory, self._values, self._gathered = memory, values, self.version
 
     def wait(self) -> None:
         """Blocks until the values are whole."""
@@ -73,6 +74,8 @@ class Unit:
         """Forgets the whole values; tensors that share their memory keep it. Waits for a gather of all ranks."""
         if self._source.is_collective:
             self.wait()
+        if self._values and self._gathered == self.version:
+            self._source.let_go(self.version, self.storages, self._values)
         self._handles = []
         self._memory = None
         self._values = []
@@ -80,7 +83,7 @@ class Unit:
 
     def forget(self) -> None:
         """What is on its way will not arrive, and nobody holds the unit."""
-        self._handles, self.scopes = [], 0
+        self._handles, self._values, self.scopes = [], [], 0
         self.release()
 
     def view(self, storage: PartStorage, place: int) -> torch.Tensor:

@@ -40,7 +40,7 @@ from rabit_torch.sharding.guarded import Divided, DividedParameter, divide
 from rabit_torch.sharding.host_shared import SharedParameter
 from rabit_torch.sharding.meta import give_values, is_on_meta, owners_of, share_values
 from rabit_torch.sharding.parts_on_disk import DiskStorage, made_tier
-from rabit_torch.sharding.sources import check_gather, made_source
+from rabit_torch.sharding.sources import Source, TwoGatherSource, check_gather, made_source
 from rabit_torch.sharding.units import UnitPlan, Units, planned_units
 
 __all__ = ["Description", "DividedModel", "describe", "divided_model", "gathered", "shard", "whole"]
@@ -59,6 +59,7 @@ def shard(
     gather: str = "collective",
     process_set: ProcessSet = global_process_set,
     within: Literal["host"] | int | None = None,
+    backward_within: Literal["host"] | int | None = None,
     offload: str | None = None,
     state_bytes: int = 0,
 ) -> torch.nn.Module:
@@ -73,8 +74,10 @@ def shard(
     may run different modules, or a different number of passes. A read is of the version that the last step has
     left: it waits for an owner that has not come to that, and raises Mismatch for one that has a later one.
     within: "host", or the number of successive ranks that divide the parameters; other groups have copies of the
-    parts. None: all ranks. offload: "disk:PATH" keeps the parts, and the state of the optimizer, in files of a folder
-    of this host: a rank reads its part ahead of each gather, and has it in memory for that time alone. Not with "pull".
+    parts. None: all ranks. backward_within: as `within`, of the ranks that gather a unit again, in the backward pass
+    and until the next step: each also keeps a part of what the first gather has given. offload: "disk:PATH" keeps the
+    parts, and the state of the optimizer, in files of a folder of this host: a rank reads its part ahead of each
+    gather, and has it in memory for that time alone. Neither goes with "pull".
 
     Blocks until every rank calls it. Raises InvalidArgument for a model that is divided already, that is not on the
     CPU, or in which no tensor is large enough; Mismatch if the models of the ranks differ. Passes and steps raise
@@ -84,11 +87,11 @@ def shard(
     rank. Raises ResourceExhausted, before anything is allocated, where a host has not enough memory for it.
     state_bytes: of the optimizer for each element, which are to fit too; DistributedOptimizer(model=...) knows them.
     """
-    check_gather(gather, offload)
+    check_gather(gather, offload, backward_within)
     _check(model)
     kept = {
         "gather='pull'": gather == "pull",
-        "within": within is not None,
+        "within": within is not None or backward_within is not None,
         "offload": offload is not None,
         "a process set": process_set is not global_process_set,
     }
@@ -96,13 +99,14 @@ def shard(
     plans = _plans(model, units, keep)
     prefix = rabit.default_engine().next_name("divided")
     levels = levels_of(process_set, within)
+    second = None if backward_within is None else levels_of(process_set, backward_within).shards
     layout = FlatLayout(_entries(plans), levels.shards.size())
     joins = rabit.default_engine().config.joins
     if not joins:
         check_layouts(layout, process_set, prefix)
     size = _window(layout) if window is None else window
     if is_on_meta(model) and not joins:
-        sizes = Sizes(model, layout, state_bytes, offload is not None)
+        sizes = Sizes(model, layout, state_bytes, offload is not None, second)
         largest = max(unit_bytes(layout).values())
         check_room(
             f"shard: {type(model).__name__} of {sizes.count:,} parameters, in {layout.parts} parts",
@@ -113,7 +117,8 @@ def shard(
             f"{prefix}.room",
         )
     tier = None if offload is None else made_tier(offload, process_set)
-    _models[model] = DividedModel(model, plans, layout, size, gather, levels, prefix, tier)
+    source = made_source(gather, second)
+    _models[model] = DividedModel(model, plans, layout, size, source, levels, prefix, tier)
     return model
 
 
@@ -167,14 +172,13 @@ class DividedModel:
         plans: list[UnitPlan],
         layout: FlatLayout,
         window: int,
-        gather: str,
+        source: Source,
         levels: Levels,
         prefix: str,
         tier: DiskTier | None = None,
     ) -> None:
         self.layout = layout
         self.tier = tier
-        self.gather = gather
         self.prefix = prefix
         self.levels = levels
         self.divided: dict[torch.nn.Parameter, Divided] = {}
@@ -182,7 +186,7 @@ class DividedModel:
         config = rabit.default_engine().config
         self._joins = config.joins  # The others have theirs, and this rank gets its parts from a commit.
         units: list[Unit] = []
-        self.gathers = Gathers(units, window, made_source(gather))
+        self.gathers = Gathers(units, window, source)
         is_first = levels.everyone.rank() == 0
         given: list[torch.Tensor] = []
         for plan in plans:  # One unit is whole at a time.
@@ -466,16 +470,20 @@ def describe(model: torch.nn.Module, *, state_bytes: int = 8) -> Description:
         raise InvalidArgument(
             f"describe: {type(model).__name__} is not divided. Call rabit_torch.sharding.shard(model) before"
         )
-    sizes = Sizes(model, divided.layout, state_bytes, divided.tier is not None)
-    wire = wire_bytes(sizes.rest, "gradients") + wire_bytes(divided.layout, "parameters")
     gathers = divided.gathers
+    second = gathers.source.group if isinstance(gathers.source, TwoGatherSource) else None
+    sizes = Sizes(model, divided.layout, state_bytes, divided.tier is not None, second)
+    wire = wire_bytes(sizes.rest, "gradients") + wire_bytes(divided.layout, "parameters")
+    if second is not None:  # One of the two gathers is of this group.
+        whole, parts = sum(unit.bytes for unit in gathers.units), divided.layout.parts
+        wire += whole * parts * (second.size() - 1) // second.size() - whole * (parts - 1)
     return Description(
         {unit.name: unit.bytes for unit in gathers.units},
         sizes.kept,
         sizes.rank,
         wire // divided.layout.parts + _between_copies(divided.levels, sizes.rank.gradients),
         gathers.window,
-        divided.gather,
+        "collective" if gathers.source.is_collective else "pull",
         disk=sizes.disk,
     )
 
@@ -483,10 +491,17 @@ def describe(model: torch.nn.Module, *, state_bytes: int = 8) -> Description:
 class Sizes:
     """Of a model that is divided by `layout`. rest: what stays whole. kept: bytes of that. rank: of rank 0, in memory.
 
-    disk: bytes of rank 0 on disk, where parameters and state are there.
+    disk: bytes of rank 0 on disk, where parameters and state are there. second: see TwoGatherSource.
     """
 
-    def __init__(self, model: torch.nn.Module, layout: FlatLayout, state_bytes: int, is_on_disk: bool) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        layout: FlatLayout,
+        state_bytes: int,
+        is_on_disk: bool,
+        second: ProcessSet | None,
+    ) -> None:
         names = {entry.name for entry in layout.entries}
         entries = [
             Entry(
@@ -507,6 +522,9 @@ class Sizes:
         if is_on_disk:
             self.disk = own.parameters + own.state + kept.state
             own, kept = RankBytes(0, own.gradients, 0), kept._replace(state=0)
+        if second is not None:
+            again = rank_bytes(FlatLayout(layout.entries, second.size()), "parameters")
+            own = own._replace(parameters=own.parameters + again.parameters)
         self.rank = RankBytes(*(first + second for first, second in zip(kept, own, strict=True)))
 
 

@@ -8,10 +8,11 @@ from typing import Any, Protocol
 import torch
 
 import rabit
-from rabit.sharding import ServedParts
+from rabit import ProcessSet
+from rabit.sharding import FlatLayout, ServedParts
 from rabit_torch.sharding.flats import PartStorage
 
-__all__ = ["GATHERS", "CollectiveSource", "PulledSource", "Source", "check_gather", "made_source"]
+__all__ = ["GATHERS", "CollectiveSource", "PulledSource", "Source", "TwoGatherSource", "check_gather", "made_source"]
 
 GATHERS = ("collective", "pull")
 
@@ -28,6 +29,9 @@ class Source(Protocol):
         self, unit: str, version: int, storages: Sequence[PartStorage], values: Sequence[torch.Tensor]
     ) -> list[Any]:
         """Starts to collect the values of each storage; returns what is waited for."""
+
+    def let_go(self, version: int, storages: Sequence[PartStorage], values: Sequence[torch.Tensor]) -> None:
+        """The whole values of this version, which are there, are about to be forgotten."""
 
     def close(self, storages: Sequence[PartStorage]) -> None:
         """This rank is about to change its parts."""
@@ -54,6 +58,9 @@ class CollectiveSource:
             storage.gather(target) for storage, target in zip(storages, values, strict=True)
         ]
 
+    def let_go(self, version: int, storages: Sequence[PartStorage], values: Sequence[torch.Tensor]) -> None:
+        """They are gathered again from the same parts."""
+
     def close(self, storages: Sequence[PartStorage]) -> None:
         """Nobody reads parts of this rank but in a gather."""
 
@@ -62,6 +69,39 @@ class CollectiveSource:
 
     def meet(self) -> None:
         """The gathers have the ranks wait for each other."""
+
+
+class TwoGatherSource(CollectiveSource):
+    """The first gather of a version is one of all ranks; those that follow are of `group`, from parts that it has kept.
+
+    Source: Wang et al., ZeRO++: Extremely Efficient Collective Communication (2023), hpZ.
+    """
+
+    def __init__(self, group: ProcessSet) -> None:
+        self.group = group
+        self._rows = FlatLayout((), group.size())  # of any flat
+        self._kept: dict[PartStorage, tuple[int, torch.Tensor]] = {}  # with the version
+
+    def gather(
+        self, unit: str, version: int, storages: Sequence[PartStorage], values: Sequence[torch.Tensor]
+    ) -> list[Any]:
+        handles = []
+        for storage, target in zip(storages, values, strict=True):
+            kept = self._kept.get(storage)
+            if kept is not None and kept[0] == version:
+                handles.append(storage.start_gather(kept[1], target, self.group, "again"))
+            else:
+                handles.append(storage.gather(target))
+        return handles
+
+    def let_go(self, version: int, storages: Sequence[PartStorage], values: Sequence[torch.Tensor]) -> None:
+        for storage, whole in zip(storages, values, strict=True):
+            kept = self._kept.get(storage)
+            if kept is not None and kept[0] == version:
+                continue
+            start, length = self._rows.part(storage.flat, self.group.rank())
+            own = whole[start : start + length]
+            self._kept[storage] = version, own.clone() if kept is None else kept[1].copy_(own)
 
 
 class PulledSource:
@@ -102,6 +142,9 @@ class PulledSource:
         reads.sort(key=lambda read: (read[0] - own) % len(self._ranks))
         return [self._parts.pull(f"parameters of {unit!r} on rank {own}", version, reads)]
 
+    def let_go(self, version: int, storages: Sequence[PartStorage], values: Sequence[torch.Tensor]) -> None:
+        """They are pulled again."""
+
     def close(self, storages: Sequence[PartStorage]) -> None:
         for storage in storages:
             if self._parts is not None:
@@ -117,8 +160,8 @@ class PulledSource:
             self._parts.meet()
 
 
-def check_gather(gather: str, offload: str | None) -> None:
-    """Raises InvalidArgument for a word that is not in GATHERS, and for parts on disk that others would pull."""
+def check_gather(gather: str, offload: str | None, backward_within: Any) -> None:
+    """Raises InvalidArgument for a word that is not in GATHERS, and for what does not go with pulled values."""
     if gather not in GATHERS:
         raise rabit.InvalidArgument(
             f"shard: gather is {gather!r}; expected one of {', '.join(map(repr, GATHERS))}"
@@ -127,11 +170,18 @@ def check_gather(gather: str, offload: str | None) -> None:
         raise rabit.InvalidArgument(
             f"shard: gather='pull' serves parts from memory, and offload={offload!r} has them on disk. Leave one out"
         )
+    if gather == "pull" and backward_within is not None:
+        raise rabit.InvalidArgument(
+            f"shard: with gather='pull' a rank reads alone, and backward_within={backward_within!r} has the ranks of a "
+            "group gather together. Leave one out"
+        )
 
 
-def made_source(gather: str) -> Source:
-    """Of a word in GATHERS."""
-    return CollectiveSource() if gather == "collective" else PulledSource()
+def made_source(gather: str, backward_group: ProcessSet | None) -> Source:
+    """Of a word in GATHERS. backward_group: the ranks of the gathers that follow the first of a version; None: all."""
+    if gather == "pull":
+        return PulledSource()
+    return CollectiveSource() if backward_group is None else TwoGatherSource(backward_group)
 
 
 def _memory(values: torch.Tensor) -> memoryview:

@@ -12,7 +12,10 @@ from harness import case, lab_or_stop, median, on_ranks, rate, ratio, table, wor
 from harness import links as shaped_links
 
 GLOO_PORT = 17018
-STAGES = {"none": None, "stage1": "optimizer", "stage2": "gradients", "stage3": "parameters", "pull": "parameters"}
+STAGES = {
+    **{"none": None, "stage1": "optimizer", "stage2": "gradients", "stage3": "parameters"},
+    **{"pull": "parameters", "hpz": "parameters"},
+}
 HOST = "-host"  # of a mode whose state is divided inside of each host
 MODES = "none,stage1,stage2,stage3,ddp,zero,fsdp2"
 
@@ -104,6 +107,8 @@ def prepared(mode: str, o: Any) -> Callable[[], None]:
             options["shard_within"] = "host"
         if stage == "pull":
             rabit_torch.sharding.shard(model, gather="pull")
+        if stage == "hpz":
+            rabit_torch.sharding.shard(model, backward_within="host")
         optimizer = rabit_torch.DistributedOptimizer(
             torch.optim.AdamW(model.parameters()), model.named_parameters(), shard=STAGES[stage], **options
         )

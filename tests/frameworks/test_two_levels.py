@@ -38,10 +38,10 @@ def backward(model, *seed):
     model(torch.randn(5, 33, generator=generator)).square().mean().backward()
 
 
-def wrapped(model, shard, within, passes=1, **options):
+def wrapped(model, shard, within, passes=1, backward_within=None, **options):
     optimizer = adamw(model.parameters())
     if shard == "parameters":
-        sharding.shard(model, keep=0, within=within)
+        sharding.shard(model, keep=0, within=within, backward_within=backward_within)
         options["model"] = model
     else:
         options["shard_within"] = within
@@ -183,6 +183,46 @@ def test_a_step_sends_the_bytes_of_the_formula(ranks, within, shard, gathers):
     found = run_ranks(ranks, run, "tcp", deterministic=True)
 
     assert sum(found) / ranks == pytest.approx(inside + across, rel=0.02)
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("within", [None, 2])
+def test_gathers_of_a_group_in_the_backward_pass_have_the_bits(within, passes):
+    expected, state, _ = run_ranks(4, trained("parameters", within, passes), deterministic=True)[0]
+
+    run = trained("parameters", within, passes, backward_within=2)
+    for values, states, _ in run_ranks(4, run, deterministic=True):
+        for name, value in expected.items():
+            assert torch.equal(values[name], value)
+            assert torch.equal(states[name]["exp_avg_sq"], state[name]["exp_avg_sq"])
+
+
+@pytest.mark.parametrize("group", [1, 2, 4])
+def test_the_gather_of_the_backward_pass_sends_nothing_out_of_its_group(group):
+    side = 512
+    whole = 4 * side * side * 3
+
+    def run(engine):
+        model = torch.nn.Sequential(*(torch.nn.Linear(side, side, bias=False) for _ in range(3)))
+        optimizer = wrapped(model, "parameters", None, backward_within=group)
+        before = 0
+        for step in range(4):
+            if step == 2:
+                rabit.barrier()
+                before = bytes_sent(engine)
+            model(torch.ones(1, side, requires_grad=True)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        rabit.barrier()
+        described = sharding.describe(model)
+        return (bytes_sent(engine) - before) / 2, described.wire, described.rank.parameters
+
+    # The last unit of the forward pass is the first of the backward pass, and is gathered once.
+    everywhere, inside = 2 * 3 / 4 * whole, (group - 1) / group * whole
+    found = run_ranks(4, run, "tcp", deterministic=True)
+
+    assert sum(sent for sent, *_ in found) / 4 == pytest.approx(everywhere + 2 / 3 * inside, rel=0.02)
+    assert [rest for _, *rest in found] == [[everywhere + inside, whole // 4 + whole // group]] * 4
 
 
 def test_the_description_counts_the_mean_over_copies():
