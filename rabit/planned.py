@@ -150,7 +150,7 @@ def _probed(engine: Engine, hosts: list[str]) -> FollowedPlan:
     mine: dict[str, Any] = {}
     if engine.rank == 0:
         plan = Plan(found.topology)
-        mine = described(plan, found.pipeline_bytes)
+        mine = described(plan)
         _print_reach(found, plan, time.perf_counter() - began)
     report_probe(engine, found)
     return FollowedPlan(hosts, found, document_of(exchanged(engine, mine)[0]))
@@ -162,7 +162,6 @@ def report_probe(engine: Engine, found: Probe) -> None:
         **engine.reports.get("plan", {}),
         "probe_seconds": found.seconds,
         "probe_bytes": found.bytes_sent,
-        "latency_us": found.latency_us,
         "rates_mbit": [list(rate) for rate in found.rates],
         "network": found.topology.to_json(),
     }

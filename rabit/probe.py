@@ -6,8 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from rabit.engine.engine import Engine
 from rabit.planner.graph import Topology
 from rabit.planner.inference import pairs_by_round, topology_from_rates
@@ -19,21 +17,14 @@ __all__ = ["Probe", "probe"]
 class Probe:
     """What was measured; but for the seconds it is equal on all ranks.
 
-    rates: (host, host, Mbit/s each way) while all other hosts exchanged too. latency_us: of a message, as the ranks
-    have measured it when they started. seconds, bytes_sent: what the probe took, and the most that a host has sent.
+    rates: (host, host, Mbit/s each way) while all other hosts exchanged too. seconds, bytes_sent: what the probe took,
+    and the most that a host has sent.
     """
 
     topology: Topology
     rates: tuple[tuple[str, str, float], ...]
-    latency_us: float
     seconds: float
     bytes_sent: int
-
-    @property
-    def pipeline_bytes(self) -> int:
-        """What the median link carries in the time of one message's latency."""
-        middle = float(np.median([rate for _, _, rate in self.rates]))
-        return int(np.clip(middle / 8 * self.latency_us, 1 << 10, 256 << 10))
 
 
 def probe(engine: Engine, host_of: Sequence[str]) -> Probe:
@@ -54,7 +45,6 @@ def probe(engine: Engine, host_of: Sequence[str]) -> Probe:
     sent = [0.0] * len(names)
     for (_, a, _), (_, size) in zip(both_ways, found, strict=True):
         sent[a] += size
-    link = engine.statistics()["backend_details"]["builtin"]["link"]
     rates = tuple((names[a], names[b], rate) for met in rounds for (a, b), rate in met.items())
     seconds = time.perf_counter() - began
-    return Probe(topology_from_rates(names, rounds), rates, float(link["latency_us"]), seconds, int(max(sent)))
+    return Probe(topology_from_rates(names, rounds), rates, seconds, int(max(sent)))

@@ -160,7 +160,7 @@ class PlanWatch:
     def _better(self, found: Probe) -> dict[str, Any]:
         """The plan that is put in force, or None for the one that is; what has changed, and what is printed of it."""
         plan, before = Plan(found.topology), self._followed.document
-        document = described(plan, found.pipeline_bytes)
+        document = described(plan)
         after = document_of(document)
         gain = max(_gain(before, after, found, kind) for kind in ("allreduce", "allgather"))
         changes = changed_links(self._followed.topology, found.topology)

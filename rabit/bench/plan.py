@@ -31,17 +31,14 @@ def main(words: Sequence[str] | None = None) -> int:
     found = probe(engine, hosts)
     if engine.rank == 0:
         lines = [] if parsed.json else list(_measured(found))
-        show(Plan(found.topology), parsed, lines, pipeline_bytes=found.pipeline_bytes)
+        show(Plan(found.topology), parsed, lines)
     session.shutdown()
     return 0
 
 
 def _measured(found: Probe) -> Iterator[str]:
     topology = found.topology
-    yield (
-        f"probed {topology.hosts} hosts in {found.seconds:.1f} s, {found.bytes_sent / 1e6:.0f} MB sent by each; "
-        f"a message takes {found.latency_us:.0f} us"
-    )
+    yield f"probed {topology.hosts} hosts in {found.seconds:.1f} s, {found.bytes_sent / 1e6:.0f} MB sent by each"
     yield "Mbit/s each way between two hosts, while all others exchanged too:"
     names = topology.names[: topology.hosts]
     rate = {frozenset(pair): value for *pair, value in found.rates}

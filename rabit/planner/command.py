@@ -35,13 +35,10 @@ def parse_probe(words: Sequence[str] | None = None) -> argparse.Namespace:
     return _parser().parse_args(words)
 
 
-def show(plan: Plan, parsed: argparse.Namespace, measured: Sequence[str] = (), **how: int) -> None:
-    """Writes, draws and prints a plan as the command line says.
-
-    measured: lines that come first. how: as `described` takes it.
-    """
+def show(plan: Plan, parsed: argparse.Namespace, measured: Sequence[str] = ()) -> None:
+    """Writes, draws and prints a plan as the command line says, after the lines of `measured`."""
     if parsed.output:
-        text = json.dumps(described(plan, **how), indent=1) + "\n"
+        text = json.dumps(described(plan), indent=1) + "\n"
         parsed.output.write_text(text, encoding="utf-8")
     if parsed.svg:
         parsed.svg.write_text(svg(plan), encoding="utf-8")

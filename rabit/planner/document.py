@@ -23,7 +23,7 @@ _VERSION = 1
 _PARTS = 10_000
 # A ring that reaches so much of the optimum needs no trees: its steps are fewer.
 _RING_IS_ENOUGH = 0.98
-# What a link carries in the latency of a message, where that was not measured.
+# What a link carries in the latency of a message, where a job does not measure it when it starts.
 _PIPELINE_BYTES = 4096
 _BYTES_MIN = 64 << 10
 # Of more hosts only broadcasts and reductions of the first one have trees: a table of all would be long.
@@ -77,14 +77,14 @@ class PlanDocument:
         return {**found, "alltoall": "as without a plan"}  # The first half of many codecs.
 
 
-def described(plan: Plan, pipeline_bytes: int = _PIPELINE_BYTES) -> dict[str, Any]:
+def described(plan: Plan) -> dict[str, Any]:
     """The whole file of a plan, as JSON; its hash covers all of it."""
     document = {
         "format": _FORMAT,
         "version": _VERSION,
         **plan.to_json(),
         "network": plan.topology.to_json(),
-        "pipeline_bytes": pipeline_bytes,
+        "pipeline_bytes": _PIPELINE_BYTES,
         "bytes_min": _BYTES_MIN,
         "wide_sums": _has_wide_sums(plan),
         "execution": [

@@ -46,10 +46,10 @@ def plan_probe(o: Any) -> bool:
         is_right = len(up) == 1 and same_parts(probed[0][1], racks)
         of_link = {name: own[name] / true[name] for name in own}
         found.append((took, of_link, up[0] / o.uplink if up else 0.0, is_right, near))
-    tcp = median([rate for _, own, _, _, _ in found for rate in own.values()])
-    for placement, (took, own, up, is_right, near) in enumerate(found):
-        worst = max(abs(rate / tcp - 1) for rate in own.values())
-        rows.append([str(placement), f"{took:.1f} s", f"{worst:.0%}", f"{abs(up / tcp - 1):.0%}",
+    tcp = median([rate for _, of_link, _, _, _ in found for rate in of_link.values()])
+    for placement, (took, of_link, of_uplink, is_right, near) in enumerate(found):
+        worst = max(abs(rate / tcp - 1) for rate in of_link.values())
+        rows.append([str(placement), f"{took:.1f} s", f"{worst:.0%}", f"{abs(of_uplink / tcp - 1):.0%}",
                      "right" if is_right else "wrong", f"{near:.2f}"])  # fmt: skip
     print(f"TCP carries {tcp:.1%} of a link")
     table(["", "probe", "worst host off by", "uplink off by", "racks", "plan of the probe / of the truth"], rows)

@@ -77,7 +77,7 @@ def scripted(monkeypatch):
 
     def prepare(*topologies, slow_from=1):
         def found(place):
-            return Probe(topologies[min(place, len(topologies) - 1)], (("h0", "h1", 10.0),), 50.0, 0.0, 0)
+            return Probe(topologies[min(place, len(topologies) - 1)], (("h0", "h1", 10.0),), 0.0, 0)
 
         turns = {}
 
