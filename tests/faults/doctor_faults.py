@@ -28,6 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.harness.links import unwinding
 from faults import doctor_places as places
 from faults.doctor_places import Place
 
@@ -438,4 +439,5 @@ def _print_scores(answers: dict[str, list[Answer]]) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with unwinding():  # What a job's fault has started ends with this program.
+        sys.exit(main())

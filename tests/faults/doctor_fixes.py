@@ -24,6 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench.harness.links import unwinding
 from faults import doctor_places as places
 from faults.doctor_faults import (
     AFTER,
@@ -266,4 +267,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with unwinding():  # What a job's fault has started ends with this program.
+        sys.exit(main())
