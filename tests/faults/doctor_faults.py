@@ -296,11 +296,14 @@ def seen(fault: str, who: int, strength: float, framework: str = "numpy") -> Ans
             document = doctor(place, "-H", places.hosts_of(place))
             return Answer(fault, culprit, document, time.monotonic() - started)
         process = stack.enter_context(job(place, fault, injection, prefix))
-        if injection.at_once is not None:
+        if injection.at_once or place.at_once:
             _wait_until_met(place, injection.ranks, 1.0)
+        if place.at_once:
+            place.at_once()
+        if injection.at_once:
             injection.at_once(process, _pids(place.folder))
-        if injection.when != DURING:
-            process.wait(60)
+        if injection.when != DURING and not _ends(process):
+            return Answer(fault, culprit, {"causes": [], "phase": "has not ended"}, 0.0)
         if injection.when == FOLDER:
             time.sleep(1.0)
             folder = next((place.folder / f"rabit-{os.getuid()}").glob("records-*"))
@@ -313,6 +316,13 @@ def seen(fault: str, who: int, strength: float, framework: str = "numpy") -> Ans
         began = time.monotonic()
         document = doctor(place)
         return Answer(fault, culprit, document, time.monotonic() - began, was_shared)
+
+
+def _ends(process: subprocess.Popen[str]) -> bool:
+    """Whether a job that has a fault ends in time."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(90)
+    return process.returncode is not None
 
 
 def _records(folder: Path) -> list[Path]:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +37,7 @@ class Place:
     strength: float
     environ: dict[str, str] = field(default_factory=dict)
     lab: Lab | None = None
+    at_once: Callable[[], None] | None = None  # what happens when all ranks have begun
     network: str = ""  # of the addresses that -H names, without their last number; "": the lab's
 
 
@@ -276,19 +277,10 @@ def lossy_link(place: Place) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def dead_link(place: Place) -> Iterator[list[str]]:
-    """From the fourth second on nothing passes the link of one host."""
+    """Once the job trains, nothing passes the link of one host."""
     with lab(place) as found:
-
-        def cut() -> None:
-            subprocess.run(["ip", "link", "set", found.port(place.who), "down"], check=False)
-
-        timer = threading.Timer(6.0, cut)
-        timer.start()
-        try:
-            yield []
-        finally:
-            timer.cancel()
-            timer.join()
+        place.at_once = lambda: _run("ip", "link", "set", found.port(place.who), "down")
+        yield []
 
 
 @contextlib.contextmanager
