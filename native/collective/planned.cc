@@ -274,10 +274,11 @@ Status RunPasses(const CollectiveCall& call, DType dtype, const Reduction& reduc
 }
 
 // Into how many steps a pipeline of `bytes` over `height` hops is cut: with chunks of c bytes it
-// takes (bytes / c + height - 1) * (c + pipeline_bytes), which is least for the root below.
+// takes (bytes / c + height - 1) * (c + latency), which is least for the root below.  Of the latency
+// each chunk bears a part alone, because kRising of them are under way at a time.
 int64_t StepsFor(const TreePlan& plan, int64_t bytes, int64_t height, int64_t trees) {
   const double hops = static_cast<double>(std::max<int64_t>(height - 1, 1));
-  const double latency = static_cast<double>(std::max<int64_t>(plan.pipeline_bytes(), 1));
+  const double latency = std::max(static_cast<double>(plan.pipeline_bytes()) / kRising, 1.0);
   const auto best = static_cast<int64_t>(std::sqrt(static_cast<double>(bytes) * latency / hops));
   const int64_t most = kMessageBytesMax * trees;
   const int64_t chunk = std::clamp(best, std::min(kMessageBytesMin * trees, most), most);
