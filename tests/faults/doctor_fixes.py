@@ -14,6 +14,7 @@ import random
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -92,6 +93,12 @@ def _in_group(controller: str, name: str, words: str) -> Apply:
     return apply
 
 
+def _kill_left_over(place: Place, fix: str) -> None:
+    """Ends the rank that this program has left, and none of others."""
+    assert place.sign in _printed(fix, r"kill [\d ]+").split(), fix
+    os.kill(int(place.sign), signal.SIGTERM)
+
+
 def _name_in_hosts(place: Place, fix: str) -> None:
     """Adds the host to its /etc/hosts, or corrects its line there."""
     assert "/etc/hosts" in fix, fix
@@ -159,7 +166,7 @@ NOW: dict[str, Apply] = {
     "throttled": _in_group("cpu", "cpu.cfs_quota_us", "raise it"),
     "swapping": _in_group("memory", "memory.limit_in_bytes", "needs more memory"),
     "quota": _in_group("cpu", "cpu.cfs_quota_us", "raise the limit"),
-    "left-over": _in_shell(r"kill [\d ]+"),
+    "left-over": _kill_left_over,
     "few-files": _on_host(r"ulimit -n \d+"),
     "small-shm": _on_host(r"--shm-size=(\w+)", "mount -t tmpfs -o size={} tmpfs /dev/shm"),
     "disk-full/before": _on_host(r"make room on", "mount -o remount,size=1g /tmp"),
@@ -242,7 +249,8 @@ def _still(place: Place, name: str, is_before: bool = False) -> str:
     document = doctor(place, *(["-H", places.hosts_of(place)] if is_before else []))
     if document["phase"] not in ("running", "before"):
         return f"the job is {document['phase']}"
-    return f"found again: {document['causes']}" if _fix_of(document, name) else ""
+    fix = _fix_of(document, name)
+    return f"found again: {document['causes']}" if fix and place.sign in fix else ""
 
 
 def main() -> int:

@@ -38,6 +38,7 @@ class Place:
     environ: dict[str, str] = field(default_factory=dict)
     lab: Lab | None = None
     at_once: Callable[[], None] | None = None  # what happens when all ranks have begun
+    sign: str = ""  # what the fix holds if it is of this fault, and not of what others do on this machine
     network: str = ""  # of the addresses that -H names, without their last number; "": the lab's
 
 
@@ -531,6 +532,7 @@ def left_over(place: Place) -> Iterator[list[str]]:
     """A rank whose launcher is gone."""
     with lab(place):
         orphan = _orphan()
+        place.sign = str(orphan)
         try:
             yield []
         finally:
