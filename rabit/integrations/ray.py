@@ -14,6 +14,8 @@ from rabit.meeting import Meeting, as_one_rank
 
 __all__ = ["RabitConfig", "RayExecutor"]  # noqa: F822  RabitConfig is made at its first use
 
+_REPORTS_COME_S = 10.0  # Ranks notice within a second or two; those that compute for longer are not waited for.
+
 
 class _Worker:
     """What an actor runs.  One call at a time."""
@@ -179,10 +181,18 @@ class RayExecutor:
             found: list[Any] = ray.get(references)
             return found
         except ray.exceptions.RayError as error:
-            cause = "" if self._meeting is None else self._meeting.first_cause()
-            if not cause:
-                raise
-            raise RunFailed(cause) from error
+            if cause := self._first_cause(ray, references):
+                raise RunFailed(cause) from error
+            raise
+
+    def _first_cause(self, ray: Any, references: list[Any]) -> str:
+        """Ray reports an actor that died before the ranks that miss it have reported which rank it was."""
+        if self._meeting is None:
+            return ""
+        if not (cause := self._meeting.first_cause()):
+            ray.wait(references, num_returns=len(references), timeout=_REPORTS_COME_S)
+            cause = self._meeting.first_cause()
+        return cause
 
 
 def __getattr__(name: str) -> Any:
