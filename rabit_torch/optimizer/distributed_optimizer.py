@@ -290,6 +290,7 @@ def DistributedOptimizer(
     offload: str | None = None,
     shard_within: Literal["host"] | int | None = None,
     host_shared: bool | None = None,
+    delay_after: int | None = None,
 ) -> Any:
     """Returns `optimizer` with its gradients reduced over all ranks of `process_set`.
 
@@ -357,6 +358,9 @@ def DistributedOptimizer(
         the other hosts or groups have copies of the parts, and average what they have. None: among all ranks.
     host_shared: with shard="optimizer" or "gradients": the ranks of a host have the parameters once, in memory that
         they share, and each updates its part of them. Those of the first rank count. None: RABIT_HOST_SHARED, or not.
+    delay_after: with offload, and shard="optimizer" or "gradients": after this many steps, an update runs while the
+        next step computes, and parameters get it at the end of that step: one step late, which may diverge at a
+        learning rate that is stable without. step() publishes the update before. None: never.
 
     Raises InvalidArgument for an optimizer that is wrapped already or is not one of torch, names that are missing
     or double, or arguments out of range.
@@ -370,8 +374,7 @@ def DistributedOptimizer(
         default_engine().config.strategy,
         optimizer,
         {
-            "compression": compression is not Compression.none,
-            f"op={op}": resolved != Average,
+            **{"compression": compression is not Compression.none, f"op={op}": resolved != Average},
             "gradient_predivide_factor": gradient_predivide_factor != 1.0,
             "row_sparse": row_sparse,
         },
@@ -440,6 +443,7 @@ def _of_another_kind(
         ("offload", "'optimizer'"),
         ("shard_within", "'optimizer'"),
         ("host_shared", "'gradients'"),
+        ("delay_after", "'gradients'"),
     ):
         if given[name] is not None and not stage:
             raise InvalidArgument(
@@ -454,7 +458,8 @@ def _sharded(
     stage: str,
     given: Mapping[str, Any],
 ) -> Any:
-    taken = {"shard", "model", "offload", "shard_within", "host_shared", "backward_passes_per_step", "process_set"}
+    taken = {"shard", "model", "offload", "shard_within", "host_shared", "delay_after"}
+    taken |= {"backward_passes_per_step", "process_set"}
     crosses = given["overlap"] == "next-forward" and stage != "parameters"
     if crosses or given["overlap"] == "backward":
         taken.add("overlap")
@@ -468,6 +473,7 @@ def _sharded(
 
     passes, process_set = given["backward_passes_per_step"], given["process_set"]
     model, offload, within = given["model"], given["offload"], given["shard_within"]
+    delay_after = given["delay_after"]
     host_shared = given["host_shared"]
     if host_shared is None:
         host_shared = default_engine().config.host_shared
@@ -479,7 +485,7 @@ def _sharded(
     }
     refuse_in_elastic_jobs("DistributedOptimizer", kept, "Use shard alone")
     return shard_optimizer(
-        optimizer, names, stage, passes, process_set, model, crosses, offload, within, bool(host_shared)
+        optimizer, names, stage, passes, process_set, model, crosses, offload, within, bool(host_shared), delay_after
     )
 
 

@@ -11,7 +11,7 @@ from rabit import InvalidArgument, ProcessSet
 from rabit.checkpoint import Part
 from rabit.sharding import assembled, joined
 from rabit_torch.ops.operations import WAITED
-from rabit_torch.sharding.states import MASTER
+from rabit_torch.sharding.states import LATE, MASTER
 
 __all__ = ["is_by_name", "named", "numbered", "whole_of"]
 
@@ -67,7 +67,8 @@ def numbered(
 ) -> dict[str, Any]:
     """A state by name in the form of torch, with whole tensors. Blocks if it holds parts, which the ranks exchange.
 
-    What parameters in 16 bits had in float32 (the masters) has no place there and is left out.
+    What parameters in 16 bits had in float32 (the masters) has no place there and is left out; values that were late
+    go into the parameters.
     Raises InvalidArgument for a name that the optimizer does not have.
     """
     known = {
@@ -93,6 +94,8 @@ def numbered(
                 for key, value in values.items()
                 if key != MASTER
             }
+            if LATE in whole:
+                parameter.data.copy_(whole.pop(LATE))
             if whole:
                 state[number] = whole
             number += 1

@@ -47,7 +47,8 @@ class KeptState:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Takes what `state_dict` gave, whole or in parts, in a job of any size, or that of an optimizer of torch.
 
-        Blocks if it holds parts, which the ranks exchange. Raises InvalidArgument for other names.
+        Of a delayed update the parameters get what is late, so load the model before. Blocks if it holds parts, which
+        the ranks exchange. Raises InvalidArgument for other names.
         """
         self.flush()
         if not is_by_name(state_dict):

@@ -61,10 +61,13 @@ class _Group(NamedTuple):
 class OffloadedStates:
     """The state of `optimizer`, whose groups hold the slices of `places`, on disk. One thread at a time."""
 
+    is_late = False
+
     def __init__(
         self, optimizer: torch.optim.Optimizer, places: Sequence[Place], tier: DiskTier
     ) -> None:
         self._optimizer = optimizer
+        self._rank = rabit.rank()
         self.tier = tier
         self._groups = list(_grouped(places))
         self._writes: deque[list[Future[None]]] = deque()
@@ -203,7 +206,7 @@ class OffloadedStates:
                 for key, place in view.items():
                     place.copy_(state[key])
         names = ", ".join(dict.fromkeys(repr(own.place.name) for own in slices))
-        return self.tier.write(f"group{number}", buffer, f"state on disk, of {names} on rank {rabit.rank()}")
+        return self.tier.write(f"group{number}", buffer, f"state on disk, of {names} on rank {self._rank}")
 
     def _start_read(self, number: int) -> _Reading | None:
         if number >= len(self._groups):

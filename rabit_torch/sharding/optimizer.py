@@ -16,6 +16,7 @@ import rabit
 from rabit import InvalidArgument, ProcessSet
 from rabit.framework import follow_default_engine
 from rabit.sharding import DiskTier, Entry, FlatLayout, HostMemory, Levels, SquareSum, levels_of
+from rabit_torch.sharding.delayed import DelayedStates, check_delay
 from rabit_torch.sharding.divided import DividedGradient, divided_gradient
 from rabit_torch.sharding.flats import Backlog, FlatStorage, Storage
 from rabit_torch.sharding.gathers import Gathers
@@ -270,9 +271,11 @@ def shard_optimizer(
     offload: str | None = None,
     within: Any = None,
     host_shared: bool = False,
+    delay_after: int | None = None,
 ) -> Any:
     """What DistributedOptimizer returns for shard=... Blocks until every rank calls it."""
     _check_stage(stage, model, host_shared)
+    check_delay(delay_after, stage, offload)
     state_bytes = check_elementwise(optimizer)
     trained, frozen = _parameters(optimizer, names)
     divided = None if model is None else _divided(
@@ -295,7 +298,7 @@ def shard_optimizer(
     relay = None if levels.copies is None else Relay()
     for storage in storages:
         storage.relay = relay
-    states: States = MemoryStates(optimizer, parts) if tier is None else OffloadedStates(optimizer, parts, tier)
+    states = _states(optimizer, parts, tier, delay_after)
     kind = type(optimizer)
     wrapped: Any = type(kind.__name__, (ShardedOptimizer, kind), {"__module__": kind.__module__})
     result = wrapped.__new__(wrapped)
@@ -326,6 +329,16 @@ def shard_optimizer(
     if rabit.default_engine().config.min_np:
         follow_default_engine(result._rabit_start_over)
     return result
+
+
+def _states(
+    optimizer: torch.optim.Optimizer, places: list[Place], tier: DiskTier | None, delay_after: int | None
+) -> States:
+    if tier is None:
+        return MemoryStates(optimizer, places)
+    if delay_after is None:
+        return OffloadedStates(optimizer, places, tier)
+    return DelayedStates(optimizer, places, tier, delay_after)
 
 
 def _tier_of_state(offload: str, of_parameters: DiskTier | None, process_set: ProcessSet) -> DiskTier:

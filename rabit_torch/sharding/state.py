@@ -14,7 +14,7 @@ from rabit.sharding import Levels, joined
 from rabit_torch.ops.operations import WAITED
 from rabit_torch.sharding.flats import flattened
 from rabit_torch.sharding.forms import whole_of
-from rabit_torch.sharding.states import Place, States
+from rabit_torch.sharding.states import LATE, Place, States
 
 __all__ = ["DividedState"]
 
@@ -60,8 +60,12 @@ class DividedState:
             )
         self._take_options(state_dict["param_groups"])
         for place in self._places:
-            found = {key: self._own(place, key, value) for key, value in given[place.name].items()}
-            self._states.set(place, found)
+            values = dict(given[place.name])
+            if LATE in values and not self._states.is_late:
+                late = values.pop(LATE)
+                with torch.no_grad():
+                    place.parameter.copy_(self._joined(place, LATE, late) if isinstance(late, Part) else late)
+            self._states.set(place, {key: self._own(place, key, value) for key, value in values.items()})
 
     def gather_commit(self, commits: Sequence[Mapping[str, Any]], prefix: str) -> None:
         """Takes what the ranks have of one commit, of any number of ranks; collective.

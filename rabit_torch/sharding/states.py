@@ -10,9 +10,10 @@ import torch
 from rabit.sharding import Interval
 from rabit_torch.sharding.flats import Storage
 
-__all__ = ["MASTER", "MemoryStates", "Place", "States", "refreshed"]
+__all__ = ["LATE", "MASTER", "MemoryStates", "Place", "States", "refreshed"]
 
 MASTER = "master"  # of a parameter in 16 bits: its values in float32
+LATE = "late"  # of a delayed update: values that the parameter gets in the next step
 
 
 class Place:
@@ -58,6 +59,8 @@ class Place:
 class States(Protocol):
     """Where the state lies. One thread at a time."""
 
+    is_late: bool  # parameters get values later than the state says
+
     def step(self) -> None:
         """Steps the optimizer with the gradients of the slices."""
 
@@ -73,6 +76,8 @@ class States(Protocol):
 
 class MemoryStates:
     """In memory: the optimizer's groups hold the slices of `places`, and its `state` is theirs."""
+
+    is_late = False
 
     def __init__(self, optimizer: torch.optim.Optimizer, places: Sequence[Place]) -> None:
         self._optimizer = optimizer

@@ -1,0 +1,161 @@
+"""Updates that run while the next step computes: parameters have them one step late.
+
+Source: Ren et al., ZeRO-Offload (2021), delayed parameter update.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+import rabit
+from rabit import InvalidArgument
+from rabit.sharding import DiskTier
+from rabit_torch.sharding.flats import Storage
+from rabit_torch.sharding.offload import OffloadedStates
+from rabit_torch.sharding.states import LATE, Place
+
+__all__ = ["DelayedStates", "check_delay"]
+
+
+def check_delay(after: int | None, stage: str, offload: str | None) -> None:
+    """Raises InvalidArgument for what cannot be delayed; warns of what a delay does."""
+    if after is None:
+        return
+    if isinstance(after, bool) or not isinstance(after, int) or after < 0:
+        raise InvalidArgument(f"delay_after is {after!r}; expected the number of steps that are updated at once")
+    if offload is None or stage == "parameters":
+        raise InvalidArgument(
+            f"delay_after={after} has an update of state on disk run while the next step computes, and this one has "
+            f"shard={stage!r} and offload={offload!r}. Use shard='gradients' with offload='disk:PATH', or leave it out"
+        )
+    if rabit.rank() == 0:
+        warnings.warn(
+            f"delay_after={after}: after {after} steps, an update is that of the gradients of the step before. A "
+            "learning rate that is stable without may diverge: begin with half of it",
+            stacklevel=5,
+        )
+
+
+class _LateValues:
+    """What updates write, while passes read the values of `storage`; to a Place it is a storage."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._values = storage.own().detach().clone()
+        self.has_master = storage.has_master
+
+    def elements(self, place: int) -> torch.Tensor:
+        start, length = self._storage.span(place)
+        return self._values.flatten()[start : start + length]
+
+    def slice_of(self, place: int) -> torch.Tensor:
+        return self.elements(place).float() if self.has_master else self.elements(place)
+
+    def publish(self) -> None:
+        self._storage.own().detach().copy_(self._values)
+
+    def refresh(self) -> None:
+        """Takes what the program has written into parameters, as broadcast_parameters does."""
+        self._values.copy_(self._storage.own().detach())
+
+
+class DelayedStates:
+    """The state of `optimizer` on disk, updated by a thread from the step after the first `after` on.
+
+    It keeps a copy of this rank's part of the parameters and of the gradients. One thread at a time.
+    """
+
+    is_late = True
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, places: Sequence[Place], tier: DiskTier, after: int
+    ) -> None:
+        self._optimizer = optimizer
+        self._after = after
+        self._steps = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rabit delayed update")
+        self._update: Future[None] | None = None  # that runs
+        self._has_late = False  # values that are not those of the parameters yet
+        # The thread has an optimizer of its own: a scheduler changes the options of the next step meanwhile.
+        own: Any = object.__new__(type(optimizer))
+        own.__dict__.update(optimizer.__dict__)
+        own.__dict__.pop("step", None)  # Of a scheduler, which counts the steps of the program's.
+        own.state = defaultdict(dict)
+        own.param_groups = [{**group, "params": []} for group in optimizer.param_groups]
+        self._own = own
+        self._values = {storage: _LateValues(storage) for storage in dict.fromkeys(place.storage for place in places)}
+        self._twins = {place: self._twin(place) for place in places}
+        self._states = OffloadedStates(own, list(self._twins.values()), tier)
+        for place, twin in self._twins.items():
+            if place.has_master:
+                place.slice.data = twin.slice.data  # no values: see OffloadedStates
+
+    def step(self) -> None:
+        """Publishes the update of the step before, and starts that of this one."""
+        self._publish()
+        for values in self._values.values():
+            values.refresh()
+        for place, twin in self._twins.items():
+            gradient = place.slice.grad  # Its memory is that of the next step's, too.
+            twin.slice.grad = None if gradient is None else gradient.detach().clone()
+        for group, given in zip(self._own.param_groups, self._optimizer.param_groups, strict=True):
+            options = {key: value for key, value in given.items() if key != "params"}
+            group.update(copy.deepcopy(options))  # A learning rate may be a tensor.
+        self._steps += 1
+        self._has_late = True
+        if self._steps > self._after:
+            self._update = self._thread.submit(self._run)
+        else:
+            self._run()
+            self._publish()
+
+    def get(self, place: Place) -> dict[str, Any]:
+        """The state after the update that runs, with the values that it gives. Waits for it."""
+        self._wait()
+        twin = self._twins[place]
+        state = self._states.get(twin)
+        return {**state, LATE: twin.storage.elements(twin.place).clone()} if self._has_late else state
+
+    def set(self, place: Place, state: dict[str, Any]) -> None:
+        """Replaces it; without values that are late, those of the parameter are taken."""
+        self._wait()
+        twin, own = self._twins[place], dict(state)
+        late = own.pop(LATE, None)
+        self._has_late = late is not None
+        if late is not None:
+            self._steps = max(self._steps, self._after)
+        twin.storage.elements(twin.place).copy_(place.storage.elements(place.place) if late is None else late)
+        self._states.set(twin, own)
+
+    def close(self) -> None:
+        """Removes the files, and ends the thread."""
+        self._wait()
+        self._thread.shutdown()
+        self._states.close()
+
+    def _run(self) -> None:
+        with torch.no_grad():
+            self._states.step()
+
+    def _wait(self) -> None:
+        update, self._update = self._update, None
+        if update is not None:
+            update.result()
+
+    def _publish(self) -> None:
+        self._wait()
+        if self._has_late:
+            for values in self._values.values():
+                values.publish()
+        self._has_late = False
+
+    def _twin(self, place: Place) -> Place:
+        values: Any = self._values[place.storage]
+        return Place(place.parameter, place.name, place.group, values, place.place)

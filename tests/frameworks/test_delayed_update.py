@@ -1,0 +1,214 @@
+"""delay_after=...: an update runs while the next step computes, and parameters get it one step late."""
+
+from __future__ import annotations
+
+import copy
+import threading
+
+import pytest
+import torch
+
+import rabit
+import rabit_torch
+from rabit.testing import run_ranks
+
+torch.manual_seed(0)
+MODEL = torch.nn.Sequential(torch.nn.Linear(33, 65), torch.nn.Tanh(), torch.nn.Linear(65, 7))
+SIXTEEN = copy.deepcopy(MODEL).to(torch.bfloat16)
+OPTIMIZERS = {
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
+}
+pytestmark = pytest.mark.filterwarnings("ignore:delay_after")
+
+
+def backward(model, *seed):
+    generator = torch.Generator().manual_seed(sum(1000**place * value for place, value in enumerate(seed)))
+    inputs = torch.randn(5, 33, generator=generator).to(next(model.parameters()).dtype)
+    model(inputs).square().mean().backward()
+
+
+def wrapped(model, make, shard, folder, after=None):
+    options = {} if folder is None else {"offload": f"disk:{folder}", "delay_after": after}
+    return rabit_torch.DistributedOptimizer(
+        make(model.parameters()), model.named_parameters(), shard=shard, **options
+    )
+
+
+def train(model, optimizer, steps):
+    for step in steps:
+        optimizer.zero_grad()
+        backward(model, rabit_torch.rank(), step)
+        optimizer.step()
+        for group in optimizer.param_groups:
+            group["lr"] *= 0.9
+
+
+def values_of(model):
+    return [value.detach().clone() for value in model.parameters()]
+
+
+def one_step_late(make, after, steps, size=2):
+    """The rule, written out: the parameters in use, and those that updates work on. Values in use after each step."""
+    used, updated = copy.deepcopy(MODEL), copy.deepcopy(MODEL)
+    optimizer = make(updated.parameters())
+    found = []
+    for step in range(steps):
+        gradients = []
+        for rank in range(size):
+            used.zero_grad()
+            backward(used, rank, step)
+            gradients.append([value.grad for value in used.parameters()])
+        before = values_of(updated)
+        for value, *of_ranks in zip(updated.parameters(), *gradients, strict=True):
+            value.grad = sum(of_ranks[1:], of_ranks[0]) / size
+        optimizer.step()
+        for group in optimizer.param_groups:
+            group["lr"] *= 0.9
+        with torch.no_grad():
+            for value, late, now in zip(used.parameters(), before, updated.parameters(), strict=True):
+                value.copy_(now if step < after else late)
+        found.append(values_of(used))
+    return found, values_of(updated)
+
+
+def equal(found, expected):
+    return all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("after", [0, 2])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("shard", ["optimizer", "gradients"])
+def test_parameters_have_the_bits_of_the_rule(shard, name, after, tmp_path):
+    expected, _ = one_step_late(OPTIMIZERS[name], after, 5)
+
+    def run(engine):
+        model = copy.deepcopy(MODEL)
+        optimizer = wrapped(model, OPTIMIZERS[name], shard, tmp_path, after)
+        found = []
+        for step in range(5):
+            train(model, optimizer, [step])
+            found.append(values_of(model))
+        return found
+
+    for found in run_ranks(2, run, deterministic=True):
+        assert all(map(equal, found, expected))
+
+
+def test_a_quadratic_has_the_numbers_of_the_rule(tmp_path):
+    def run(engine):
+        model = torch.nn.Linear(1, 1, bias=False)
+        optimizer = wrapped(model, lambda p: torch.optim.SGD(p, lr=0.5), "optimizer", tmp_path, 0)
+        with torch.no_grad():
+            model.weight.fill_(1.0)  # After wrapping, as broadcast_parameters does it.
+        found = [float(model.weight.detach())]
+        for _ in range(5):
+            (model.weight.square().sum() / 2).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            found.append(float(model.weight.detach()))
+        return found
+
+    assert run_ranks(2, run) == [[1.0, 1.0, 0.5, 0.0, -0.25, -0.25]] * 2
+
+
+def test_an_update_runs_while_the_next_step_computes(tmp_path):
+    def run(engine):
+        model = copy.deepcopy(MODEL)
+        optimizer = wrapped(model, OPTIMIZERS["adamw"], "gradients", tmp_path, 0)
+        has_computed = threading.Event()
+        step = optimizer._rabit_states._states.step
+
+        def late_step():
+            assert has_computed.wait(60)
+            step()
+
+        optimizer._rabit_states._states.step = late_step
+        train(model, optimizer, [0])
+        optimizer.zero_grad()
+        backward(model, engine.rank, 1)
+        has_computed.set()
+        optimizer.step()
+        return values_of(model)
+
+    expected, _ = one_step_late(lambda p: torch.optim.AdamW(p, lr=0.01), 0, 2)
+    for found in run_ranks(2, run, deterministic=True):
+        assert equal(found, expected[1])
+
+
+@pytest.mark.parametrize("kind", [MODEL, SIXTEEN], ids=["float32", "bfloat16"])
+def test_a_job_that_is_resumed_has_the_bits_of_one_that_went_on(kind, tmp_path):
+    def run(engine):
+        model = copy.deepcopy(kind)
+        optimizer = wrapped(model, OPTIMIZERS["adamw"], "gradients", tmp_path / "one", 1)
+        train(model, optimizer, range(3))
+        with rabit_torch.Checkpoint(tmp_path / "saved", model=model, optimizer=optimizer) as checkpoint:
+            checkpoint.save(step=3)
+        other = copy.deepcopy(kind)
+        resumed = wrapped(other, OPTIMIZERS["adamw"], "gradients", tmp_path / "other", 1)
+        with rabit_torch.Checkpoint(tmp_path / "saved", model=other, optimizer=resumed) as checkpoint:
+            checkpoint.restore()
+        assert equal(values_of(other), values_of(model))
+        for trained, by in ((model, optimizer), (other, resumed)):
+            train(trained, by, range(3, 6))
+        return equal(values_of(other), values_of(model))
+
+    assert run_ranks(2, run, deterministic=True) == [True, True]
+
+
+@pytest.mark.parametrize("shard", [None, "optimizer"])
+def test_an_optimizer_without_a_delay_takes_the_update_that_is_late(shard, tmp_path):
+    _, expected = one_step_late(OPTIMIZERS["adamw"], 0, 3)
+
+    def run(engine):
+        model = copy.deepcopy(MODEL)
+        optimizer = wrapped(model, OPTIMIZERS["adamw"], "gradients", tmp_path, 0)
+        train(model, optimizer, range(3))
+        other = copy.deepcopy(MODEL)
+        plain = wrapped(other, OPTIMIZERS["adamw"], shard, None)
+        other.load_state_dict(model.state_dict())
+        plain.load_state_dict(optimizer.state_dict())
+        train(other, plain, [3])  # What was late is no part of the state any more.
+        state = plain.state_dict()["state"]
+        again = copy.deepcopy(MODEL)
+        wrapped(again, OPTIMIZERS["adamw"], shard, None).load_state_dict(optimizer.state_dict())
+        return values_of(again), any("late" in values for values in state.values())
+
+    for found, has_late in run_ranks(2, run, deterministic=True):
+        assert equal(found, expected)
+        assert not has_late
+
+
+def test_an_error_of_the_thread_is_raised_in_the_next_step(tmp_path):
+    def run(engine):
+        model = copy.deepcopy(MODEL)
+        optimizer = wrapped(model, OPTIMIZERS["adamw"], "optimizer", tmp_path, 0)
+
+        def fail():
+            raise OSError("no space")
+
+        optimizer._rabit_states._states.step = fail
+        train(model, optimizer, [0])
+        backward(model, engine.rank, 1)
+        with pytest.raises(OSError, match="no space"):
+            optimizer.step()
+
+    run_ranks(1, run)
+
+
+@pytest.mark.filterwarnings("default:delay_after")
+def test_it_is_asked_for_with_a_warning_and_refused_where_it_has_no_use(tmp_path):
+    def run(engine):
+        make = OPTIMIZERS["adamw"]
+        with pytest.warns(UserWarning, match="delay_after=40: after 40 steps, .* may diverge"):
+            wrapped(copy.deepcopy(MODEL), make, "optimizer", tmp_path, 40)
+        model = copy.deepcopy(MODEL)
+        for options, says in (
+            ({"shard": "gradients", "delay_after": 1}, "shard='gradients' and offload=None"),
+            ({"shard": "gradients", "delay_after": -1}, "delay_after is -1"),
+            ({"delay_after": 1}, "delay_after= is for shard='gradients'"),
+        ):
+            with pytest.raises(rabit.InvalidArgument, match=says):
+                rabit_torch.DistributedOptimizer(make(model.parameters()), model.named_parameters(), **options)
+
+    run_ranks(1, run)
