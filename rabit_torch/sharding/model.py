@@ -40,6 +40,7 @@ from rabit_torch.sharding.guarded import Divided, DividedParameter, divide
 from rabit_torch.sharding.host_shared import SharedParameter
 from rabit_torch.sharding.meta import give_values, is_on_meta, owners_of, share_values
 from rabit_torch.sharding.parts_on_disk import DiskStorage, made_tier
+from rabit_torch.sharding.slots import give_back_pages, return_large_blocks
 from rabit_torch.sharding.sources import Source, TwoGatherSource, check_gather, made_source
 from rabit_torch.sharding.units import UnitPlan, Units, planned_units
 
@@ -116,9 +117,11 @@ def shard(
             process_set,
             f"{prefix}.room",
         )
+    return_large_blocks()
     tier = None if offload is None else made_tier(offload, process_set)
     source = made_source(gather, second)
     _models[model] = DividedModel(model, plans, layout, size, source, levels, prefix, tier)
+    give_back_pages()
     return model
 
 

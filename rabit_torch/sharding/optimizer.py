@@ -27,7 +27,7 @@ from rabit_torch.sharding.offload import OffloadedStates
 from rabit_torch.sharding.parts_on_disk import made_tier
 from rabit_torch.sharding.probe import check_elementwise
 from rabit_torch.sharding.relay import Relay
-from rabit_torch.sharding.slots import give_back_pages
+from rabit_torch.sharding.slots import give_back_pages, return_large_blocks
 from rabit_torch.sharding.state import DividedState
 from rabit_torch.sharding.states import MemoryStates, Place, States
 
@@ -55,7 +55,6 @@ class ShardedOptimizer(KeptState):
     _rabit_crosses: bool  # parameters are gathered in the next forward pass
     _rabit_is_synchronized: bool
     _rabit_adopts_order: bool
-    _rabit_has_stepped: bool
     _rabit_has_scaler: bool  # of rabit_torch.sharding
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -86,9 +85,6 @@ class ShardedOptimizer(KeptState):
         self._rabit_forget()
         if not self._rabit_crosses:
             self.flush()
-        if not self._rabit_has_stepped:
-            self._rabit_has_stepped = True
-            give_back_pages()
         engine = rabit.default_engine()
         engine.end_step(self._rabit_levels.everyone.size() == engine.size)
         return loss
@@ -276,6 +272,7 @@ def shard_optimizer(
     """What DistributedOptimizer returns for shard=... Blocks until every rank calls it."""
     _check_stage(stage, model, host_shared)
     check_delay(delay_after, stage, offload)
+    return_large_blocks()
     state_bytes = check_elementwise(optimizer)
     trained, frozen = _parameters(optimizer, names)
     divided = None if model is None else _divided(
@@ -320,11 +317,11 @@ def shard_optimizer(
         _rabit_crosses=crosses,
         _rabit_is_synchronized=False,
         _rabit_adopts_order=False,
-        _rabit_has_stepped=False,
         _rabit_has_scaler=False,
     )
     for place in parts:
         _watch(result, place)
+    give_back_pages()
     rabit.default_engine().before_close(result._rabit_close)
     if rabit.default_engine().config.min_np:
         follow_default_engine(result._rabit_start_over)

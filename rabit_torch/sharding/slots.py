@@ -10,7 +10,11 @@ import weakref
 
 import torch
 
-__all__ = ["SlotPool", "give_back_pages"]
+__all__ = ["SlotPool", "give_back_pages", "return_large_blocks"]
+
+# A step of a decoder, of 0.4 s, took 8,000 page faults more than with 32 MiB, and no more time (measured 2026-11).
+_LARGE = 4 << 20
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 class SlotPool:
@@ -43,6 +47,18 @@ class SlotPool:
             if other is slot:
                 del self._free[place]
                 return
+
+
+def return_large_blocks() -> None:
+    """Has glibc give back a block of _LARGE bytes to the system when it is freed, in this process from here on.
+
+    A backward pass allocates the whole gradient of each tensor and frees it. glibc would keep a hole, in which the next
+    one of the same size, which is aligned, does not fit: a rank would grow by the gradients that it does not keep.
+    """
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc
+    if set_option is not None:
+        set_option(_M_MMAP_THRESHOLD, _LARGE)
+        set_option(_M_TRIM_THRESHOLD, 2 * _LARGE)  # glibc's own proportion
 
 
 def give_back_pages() -> None:

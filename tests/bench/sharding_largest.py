@@ -10,7 +10,7 @@ from typing import Any
 from harness import case, on_ranks, table, words
 from sharding import STAGES, resident
 
-DISK = "-disk"  # of a mode whose state is on disk
+DISK, ALL = "-disk", "-all"  # of a mode whose state is on disk, and one whose parameters are there, too
 # Bytes per parameter of all ranks together, AdamW in float32; N: of ranks.
 PER_PARAMETER = {
     "none": lambda n: 16 * n,
@@ -18,6 +18,7 @@ PER_PARAMETER = {
     "stage2": lambda n: 4 * n + 12,
     "stage3": lambda n: 16,
     "stage3-disk": lambda n: 8,
+    "stage3-all": lambda n: 4,
 }
 
 
@@ -51,7 +52,7 @@ def largest_rank(o: Any) -> dict[str, Any]:
     rabit.sharding.room.free_bytes = lambda: limit
     torch.set_num_threads(1)
     rabit_torch.init()
-    stage = STAGES[o.mode.removesuffix(DISK)]
+    stage = STAGES[o.mode.removesuffix(DISK).removesuffix(ALL)]
     layer = o.width**2
     # A window of two units, and three of gradients on their way.
     room = limit - (5 * o.ranks * 4 * layer if stage == "parameters" else 0)
@@ -76,14 +77,15 @@ def largest_rank(o: Any) -> dict[str, Any]:
 def wrapped(o: Any, stage: str | None, layers: int) -> tuple[Any, Any]:
     import torch
 
-    import rabit_torch
+    import rabit_torch.sharding
 
     with torch.device("meta" if stage == "parameters" else "cpu"):
         model = torch.nn.Sequential(*(torch.nn.Linear(o.width, o.width, bias=False) for _ in range(layers)))
     options: dict[str, Any] = {"model": model} if stage == "parameters" else {}
-    if o.mode.endswith(DISK):
-        options["offload"] = f"disk:{o.files or o.folder / 'state'}"
-    optimizer = rabit_torch.DistributedOptimizer(
-        torch.optim.AdamW(model.parameters(), fused=True), model.named_parameters(), shard=stage, **options
-    )
-    return model, optimizer
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    disk = f"disk:{o.files or o.folder / 'state'}"
+    if o.mode.endswith(ALL):
+        rabit_torch.sharding.shard(model, offload=disk)
+    elif o.mode.endswith(DISK):
+        options["offload"] = disk
+    return model, rabit_torch.DistributedOptimizer(optimizer, model.named_parameters(), shard=stage, **options)
