@@ -236,8 +236,8 @@ def _check_names(
     missing = [name for name in objects if name not in known]
     if missing:
         raise InvalidArgument(
-            f"checkpoint: it has no {', '.join(missing)}, only {', '.join(known) or 'other values'}. "
-            f"Make the Checkpoint with what it was saved with (rank {rabit.rank()})."
+            f"checkpoint on rank {rabit.rank()}: the saved one has no {', '.join(missing)}, only "
+            f"{', '.join(known) or 'other values'}. Make the Checkpoint with the objects that were saved."
         )
 
 

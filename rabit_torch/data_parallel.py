@@ -111,7 +111,7 @@ class DistributedDataParallel(torch.nn.Module):
         if missing:
             raise InvalidArgument(
                 f"DistributedDataParallel on rank {default_engine().rank}: {', '.join(missing[:5])} took no part in "
-                "the last backward pass, and other ranks may wait for it. Call synchronize() of the "
+                "the last backward pass, and other ranks may wait for their gradients. Call synchronize() of the "
                 "module after backward()"
             )
         self._reducer.step_done()

@@ -70,7 +70,7 @@ def parse_tune(words: Sequence[str]) -> argparse.Namespace:
         parser.error(f"--factor is {found.factor}: expected 2 to 1024")
     found.kinds = parse_names(found.kinds.split(","), KIND_NAMES)
     if "barrier" in found.kinds:
-        raise InvalidArgument("--kinds names barrier, which has no size and nothing to choose.")
+        raise InvalidArgument("--kinds names barrier, which has no size and nothing to choose. Leave it out.")
     found.sizes = parse_sizes(found.bytes, found.factor)
     known = tuple(str(each) for each in DType)
     found.dtypes = [DType[name.upper()] for name in parse_names(found.dtype.split(","), known)]

@@ -113,8 +113,8 @@ class NumpyAdapter:
         short = _NUMPY_NAMES.get(array.dtype.name)
         if short is None or not array.dtype.isnative:
             raise Unsupported(
-                f"the state has an array of {array.dtype} at '{path}', which files of safetensors do "
-                f"not hold. Convert it to one of {', '.join(_NUMPY_NAMES)}."
+                f"the state has an array of {array.dtype} at '{path}', which safetensors files cannot "
+                f"hold. Convert it to one of {', '.join(_NUMPY_NAMES)}."
             )
 
         def read(first: int, last: int) -> Bytes:

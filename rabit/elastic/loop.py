@@ -93,7 +93,8 @@ def batches(
         )
     if commit_every is not None and commit_every < 1:
         raise InvalidArgument(
-            f"batches: commit_every is {commit_every}: expected at least 1, or None for as often as costs little."
+            f"batches: commit_every is {commit_every}: expected at least 1, or None, which commits as often as it "
+            "costs little."
         )
     return _batches(sampler, state, batch_size, epochs, Cadence(commit_every))
 

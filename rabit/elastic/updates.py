@@ -78,8 +78,8 @@ class Updates:
             if answer & _IS_OUTDATED:
                 self.has_told = True
                 raise HostsUpdatedInterrupt(
-                    "hosts of the job have changed: its ranks come together again. rabit.elastic.run does so; "
-                    "commit inside of the function that it calls."
+                    "the hosts of the job have changed, and its ranks must meet again, which rabit.elastic.run does: "
+                    "call commit() inside the function that it runs."
                 )
             if keeps_together or answer & _IS_SELDOM:
                 return

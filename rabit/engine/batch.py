@@ -403,7 +403,7 @@ def encode_name(name: str) -> bytes:
         encoded = name.encode("utf-8")
     except (AttributeError, UnicodeEncodeError):
         raise InvalidArgument(
-            f"the name {name!r} of type {type(name).__name__} is not a text that UTF-8 can hold: names are. "
+            f"the name {name!r} of type {type(name).__name__} is not text that UTF-8 can encode. "
             "Choose another, equal on every rank."
         ) from None
     if not 1 <= len(encoded) <= 1024 or b"\0" in encoded:

@@ -193,7 +193,7 @@ def _unpickled(data: bytes, rank: int) -> Any:
     if not data:
         raise RunFailed(
             f"rank {rank} ended with status 0 and gave no result: the function ended the process. "
-            "Return from it instead.",
+            "Let it return instead of calling exit().",
             rank,
         )
     return pickle.loads(data)

@@ -41,9 +41,8 @@ class Islands:
         sizes = [len(row) for row in rows]
         if len(set(sizes)) > 1:
             raise InvalidArgument(
-                f"islands of {sizes} ranks: a hierarchy takes islands of one size, since every rank sends "
-                "the part of its place. Start as many ranks on every host, or give a size that divides "
-                f"the {engine.size} ranks."
+                f"islands of {sizes} ranks: those of a hierarchy must have the same size. Start as many ranks on "
+                f"every host, or give a size that divides the {engine.size} ranks."
             )
         # Every rank registers all groups in one order, as adding one is an operation of all.
         numbers = [

@@ -43,7 +43,7 @@ class Members:
         if engine.rank not in ranks:
             raise InvalidArgument(
                 f"rank {engine.rank} is not in the process set of ranks {list(ranks)}, and takes no "
-                "part in what they exchange. Ask process_set.included() first."
+                "part in what they exchange. Check process_set.included() first."
             )
         return cls(ranks, group, ranks.index(engine.rank))
 

@@ -195,8 +195,8 @@ def _checked(value: Any, like: Any, path: str) -> Any:
         array = np.asarray(value)
         if array.shape != like.shape:
             raise InvalidArgument(
-                f"the saved state '{path}' has shape {array.shape} and {like.shape} is expected: the "
-                "model or the strategy is another one. Load what was saved with this one."
+                f"the saved state '{path}' has shape {array.shape} and {like.shape} is expected: it "
+                "comes from another model or strategy. Load a state of this model and strategy."
             )
         return array.astype(like.dtype)
     return type(like)(value)

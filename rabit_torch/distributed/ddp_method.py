@@ -41,7 +41,7 @@ class DdpMethod:
         if strategy.uses_step:
             raise InvalidArgument(
                 f"{type(strategy).__name__} works on parameters in step(), and a communication hook "
-                "does not see that. Use rabit_torch.DistributedOptimizer(strategy=...) without DDP"
+                "does not run there. Use rabit_torch.DistributedOptimizer(strategy=...) without DDP"
             )
         engine = rabit.default_engine()
         name = engine.next_name("ddp_method")

@@ -151,8 +151,7 @@ def check_floats(tensors: Sequence[torch.Tensor], names: Sequence[str]) -> None:
     for tensor, name in zip(tensors, names, strict=True):
         if not tensor.is_floating_point():
             raise Unsupported(
-                f"adasum '{name}': {tensor.dtype} has no scalar product here; use a float type, "
-                "or op=Sum for integers"
+                f"adasum '{name}': {tensor.dtype} is not a floating type, which adasum needs; use op=Sum for integers"
             )
 
 

@@ -49,8 +49,8 @@ def allreduce_sparse(
     ):
         if op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
             raise InvalidArgument(
-                f"sparse allreduce '{name}': op is {op}; only Average and Sum add up rows that some "
-                "ranks have not touched"
+                f"sparse allreduce '{name}': op is {op}, which is not defined for rows that only some ranks have; use "
+                "Average or Sum"
             )
         coalesced = tensor.coalesce()
         header = header_of(coalesced, op, coalesced.sparse_dim())

@@ -159,8 +159,8 @@ def checked_priorities(
     strangers = sorted(set(found) - set(names.values()))
     if strangers:
         raise InvalidArgument(
-            f"priorities names {', '.join(map(repr, strangers[:5]))}, which no parameter of the "
-            "optimizer has; use the names of named_parameters"
+            f"priorities: the optimizer has no parameter with the name {', '.join(map(repr, strangers[:5]))}; use the "
+            "names of named_parameters"
         )
     for name, priority in found.items():
         if not isinstance(priority, int) or abs(priority) >= 1 << 31:

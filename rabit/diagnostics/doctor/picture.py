@@ -147,6 +147,13 @@ class RankView:
                     return f"{file}:{line}, in {function}"
         return ""
 
+    def line_with(self, *words: str) -> str:
+        """Where the user's own code is while one of `words` is in its stack; that frame itself if it has none there."""
+        for stack in self.stacks:
+            if _holds(stack, words):
+                return users_line(stack)
+        return ""
+
     def rate(self, name: str) -> float | None:
         """How fast a number of the process grew while it was looked at, per second; None: it is not known."""
         before, now = self.document.get("before", {}), self.document.get("now", {})

@@ -260,8 +260,9 @@ def loader_slow(picture: Picture) -> Found | None:
         peers = max((_loader_share(other) for other in picture.others([view.rank])), default=0.0)
         evidence = [
             f"rank {view.rank} is found loading data in {share:.0%} of the looks, the other ranks in {peers:.0%}",
-            f"at {view.frame_with(*LOADER)}",
         ]
+        if place := view.line_with(*LOADER):
+            evidence.append(f"it loads at {place}")
         if workers:
             evidence.append(f"{busy} of its {len(workers)} workers compute")
         free = int(picture.hosts.get(view.host, {}).get("processors", 0))

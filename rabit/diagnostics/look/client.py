@@ -11,6 +11,7 @@ from typing import Any
 
 from rabit.config.config import process_environment
 from rabit.errors import InvalidArgument, TimedOut
+from rabit.printable import printable
 from rabit.record.places import private_root
 
 __all__ = ["JOB_PREFIX", "JobLink", "find_job", "jobs_here", "look_at_job"]
@@ -18,6 +19,7 @@ __all__ = ["JOB_PREFIX", "JobLink", "find_job", "jobs_here", "look_at_job"]
 # Of the sockets of launchers, in the private folder of the user; the number of the launcher's process follows.
 JOB_PREFIX = "job-"
 _EXTRA_S = 5.0
+_COMMAND_MAX = 100  # characters of it that an error shows
 
 
 def jobs_here() -> dict[int, Path]:
@@ -55,11 +57,32 @@ def find_job(word: str = "") -> Path:
     if not jobs:
         raise InvalidArgument(
             "no job of this user runs on this host. Call this on the host of its rabitrun, or give the folder of its "
-            "records (rabitrun --record FOLDER)."
+            f"records{_newest_records()}."
         )
+    known = "; ".join(f"{pid}: {_command_of(pid)}" for pid in sorted(jobs))
     raise InvalidArgument(
-        f"{len(jobs)} jobs of this user run on this host: {', '.join(map(str, sorted(jobs)))}. Name one."
+        f"{len(jobs)} jobs of this user run on this host. Add the process of one, such as {min(jobs)}, to the command. "
+        f"{known}"
     )
+
+
+def _newest_records() -> str:
+    """What a job that has failed without --record has left, to be named in an error."""
+    try:
+        folders = Path(private_root(process_environment())).glob("records-*")
+        kept = [(folder.stat().st_mtime_ns, folder) for folder in folders]
+    except OSError:
+        kept = []
+    return f"; the newest of this host are in {max(kept)[1]}" if kept else " (rabitrun --record FOLDER)"
+
+
+def _command_of(pid: int) -> str:
+    """How a launcher was called, without its interpreter, in a few words."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return "has ended"
+    return printable(" ".join(words[1:]))[:_COMMAND_MAX].strip()
 
 
 class JobLink:

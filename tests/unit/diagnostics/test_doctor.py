@@ -168,6 +168,19 @@ def test_a_kill_is_for_want_of_memory_only_where_the_kernel_counted_it(events):
     assert found.causes[0].row.name == ("out-of-memory" if events else "killed")
 
 
+def test_a_slow_loader_is_shown_at_the_line_of_the_users_data_set():
+    loading = [
+        ("train.py", 9, "__getitem__"),
+        ("/site-packages/torch/utils/data/dataloader.py", 785, "_next_data"),
+        ("train.py", 17, "main"),
+    ]
+
+    found = diagnose(look(WAITING, rank([operation("a", 1)], loading)))
+
+    slow = next(each for each in found.causes if each.row.name == "loader-slow")
+    assert "it loads at train.py:9, in __getitem__" in slow.found.evidence
+
+
 def test_the_verdict_has_at_most_six_lines_and_steers_no_terminal():
     late = rank([operation("a\x1b[2J", 1)], [("train\x1b.py", 8, "f")])
 
@@ -302,7 +315,7 @@ def test_memory_and_collections_count_from_the_first_step_on(first_step_s, expec
 
 def test_a_process_that_is_alone_in_an_allocation_of_several_tasks_is_told_to_use_srun():
     alone = rank([operation("a", 1)])
-    alone["header"].update(size=1, tasks=4, script="/home/u/train.py")
+    alone["header"].update(size=1, tasks=4, script="/srv/u/train.py")
 
     found = diagnose({**look(alone), "is_after": True})
 

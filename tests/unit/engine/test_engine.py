@@ -250,10 +250,10 @@ def test_an_exception_inside_the_block_of_an_engine_is_what_the_other_ranks_hear
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"name": 3}, "the name 3 of type int is not a text"),
+        ({"name": 3}, "the name 3 of type int is not text"),
         (
             {"name": "a\udc80b"},
-            r"the name 'a\\udc80b' of type str is not a text that UTF-8 can hold",
+            r"the name 'a\\udc80b' of type str is not text that UTF-8 can encode",
         ),
         (
             {"priority": 1.5},
