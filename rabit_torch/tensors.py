@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -294,3 +294,8 @@ def found_in(value: Any, kinds: Container[type]) -> Iterator[Any]:
     elif kind is dict:
         for item in value.values():
             yield from found_in(item, kinds)
+
+
+def is_by_name(state_dict: Mapping[str, Any]) -> bool:
+    """Whether the state of an optimizer is that of a divided one; torch numbers its parameters."""
+    return any(isinstance(key, str) for key in state_dict["state"])

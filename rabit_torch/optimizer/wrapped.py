@@ -13,6 +13,7 @@ from rabit.framework import Strategy, gives_steps
 from rabit_torch.optimizer.adasum_reducer import AdasumReducer
 from rabit_torch.optimizer.method import Method, own_copy
 from rabit_torch.optimizer.reducer import GradientReducer
+from rabit_torch.tensors import is_by_name
 
 __all__ = ["WrappedMixin"]
 
@@ -128,10 +129,10 @@ class WrappedMixin:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes what `state_dict` gave, or that of an optimizer with shard=..., whose parts the ranks exchange."""
-        from rabit_torch.sharding.forms import is_by_name, numbered  # loads all of sharding
-
         self.flush()
         if is_by_name(state_dict):
+            from rabit_torch.sharding.forms import numbered  # loads all of sharding
+
             reducer = self._rabit_reducer
             state_dict = numbered(state_dict, self._rabit_inner, reducer.names, reducer.process_set)
         self._rabit_inner.load_state_dict(state_dict)

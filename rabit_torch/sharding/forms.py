@@ -13,7 +13,7 @@ from rabit.sharding import assembled, joined
 from rabit_torch.ops.operations import WAITED
 from rabit_torch.sharding.states import LATE, MASTER
 
-__all__ = ["is_by_name", "named", "numbered", "whole_of"]
+__all__ = ["named", "numbered", "whole_of"]
 
 
 def whole_of(
@@ -27,11 +27,6 @@ def whole_of(
     values = torch.cat([part.value for part in parts]) if parts else empty
     found: torch.Tensor = assembled(WAITED, label, what, places, values, length, process_set)
     return found
-
-
-def is_by_name(state_dict: Mapping[str, Any]) -> bool:
-    """Whether a divided optimizer has given this state."""
-    return any(isinstance(key, str) for key in state_dict["state"])
 
 
 def named(

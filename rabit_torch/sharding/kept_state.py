@@ -10,9 +10,10 @@ import torch
 import rabit
 from rabit.sharding import Levels
 from rabit_torch.sharding.flats import FlatStorage, Storage
-from rabit_torch.sharding.forms import is_by_name, named
+from rabit_torch.sharding.forms import named
 from rabit_torch.sharding.state import DividedState
 from rabit_torch.sharding.states import Place
+from rabit_torch.tensors import is_by_name
 
 __all__ = ["KeptState", "divide_again"]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import io
+import subprocess
+import sys
 import weakref
 from pathlib import Path
 
@@ -632,3 +634,33 @@ def test_the_program_of_the_guide_runs(tmp_path):
     guide = Path(__file__).resolve().parents[2] / "docs" / "howto" / "sharding.md"
 
     run_program_of(guide.read_text(), tmp_path)
+
+
+UNDIVIDED = """
+import sys, torch
+import rabit_torch as rabit
+from rabit_torch import elastic
+rabit.init()
+model = torch.nn.Linear(8, 8)
+optimizer = rabit.DistributedOptimizer(torch.optim.AdamW(model.parameters()), model.named_parameters())
+state = elastic.TorchState(model, optimizer, step=0)
+rabit.broadcast_parameters(model.state_dict())
+for _ in range(2):
+    model(torch.ones(1, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+state.commit()
+state.restore()
+rabit.shutdown()
+print(*(name for name in sys.modules if name.startswith("rabit")))
+"""
+
+
+def test_training_without_shard_loads_nothing_of_sharding(tmp_path):
+    """Nor does a commit or a state that is loaded: what is not there costs nothing."""
+    done = subprocess.run(
+        [sys.executable, "-c", UNDIVIDED], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=True
+    )
+
+    assert "rabit_torch.optimizer.wrapped" in done.stdout
+    assert "sharding" not in done.stdout
