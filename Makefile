@@ -67,8 +67,8 @@ endif
 
 # The version stays the same from change to change, so pip has to be told to install it again.
 $(VENV)/.package: $(BUILD)/.wheel
-	$(BIN)/pip install --quiet --force-reinstall --no-deps $(BUILD)/wheel/*.whl
 	$(BIN)/pip install --quiet $(BUILD)/wheel/*.whl
+	$(BIN)/pip install --quiet --force-reinstall --no-deps $(BUILD)/wheel/*.whl
 	@touch $@
 
 $(VENV)/.tools: tests/requirements.txt | $(VENV)/.torch
@@ -285,13 +285,15 @@ $(WHEELVENV)/.ready:
 # The wheel is built from the sdist, as pip does where no wheel fits.  QUICK=1 optimises for size,
 # which takes less time to compile: what is in a wheel and which libraries it needs is the same.
 wheel: export PATH := $(abspath $(WHEELVENV))/bin:$(PATH)
+# The date of every member, which scikit-build-core takes too; the umask is in their permissions.
+wheel: export SOURCE_DATE_EPOCH ?= 1667997441
 wheel: $(WHEELVENV)/.ready ## sdist and manylinux_2_28 wheel in dist/, for other machines: TARGET=aarch64, QUICK=1
 	rm -rf dist $(BUILD)/plain-wheel
 	python -m build --sdist --no-isolation -o dist . >/dev/null
 	CMAKE_CXX_COMPILER_LAUNCHER= CXX="$(ZIG)" $(if $(QUICK),SKBUILD_CMAKE_BUILD_TYPE=MinSizeRel) $(if $(IS_FOREIGN),_PYTHON_HOST_PLATFORM=linux-$(TARGET) \
 	  CMAKE_ARGS="-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=$(TARGET)") \
 	  pip wheel --quiet --no-deps --no-build-isolation -w $(BUILD)/plain-wheel dist/*.tar.gz
-	auditwheel repair --plat $(if $(IS_FOREIGN),auto,manylinux_2_28_$(TARGET)) -w dist $(BUILD)/plain-wheel/*.whl >/dev/null
+	umask 022; auditwheel repair --plat $(if $(IS_FOREIGN),auto,manylinux_2_28_$(TARGET)) -w dist $(BUILD)/plain-wheel/*.whl >/dev/null
 	python tests/check_wheel.py dist/*.whl
 
 reproducible: $(WHEELVENV)/.ready ## build sdist and wheel twice, in two folders: are they equal bit for bit? QUICK=1, TARGET=aarch64
