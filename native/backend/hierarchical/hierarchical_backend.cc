@@ -215,12 +215,10 @@ Status HierarchicalBackend::Images::Reserve(const DevicePlace& place, size_t byt
   // The next best is an image for one piece, which the last call may have left.
   if (!block && !blocks.empty() && blocks.back().bytes() >= piece_bytes) return Status();
   if (!block) {
-    RABIT_ASSIGN_OR_RETURN(block, place.pinned->Take(place.driver, place.device, piece_bytes));
-  }
-  if (!block) {
-    return ResourceExhausted("there is no pinned memory for " + std::to_string(piece_bytes) +
-                             " bytes that go between hosts; raise RABIT_PINNED_BYTES, or lower " +
-                             "partition_bytes and fusion_bytes");
+    // The ranks of the other hosts wait for this piece, and nobody can wait for memory here: idle
+    // blocks of other sizes are given back aside, and others are in use as long as ranks like.
+    RABIT_ASSIGN_OR_RETURN(block,
+                           place.pinned->TakeAnyway(place.driver, place.device, piece_bytes));
   }
   blocks.push_back(std::move(block));
   return Status();

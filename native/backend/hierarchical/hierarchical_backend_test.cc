@@ -92,7 +92,8 @@ template <class T>
 std::vector<std::vector<T>> SumsOf(const std::vector<int>& host_of, size_t count, DType dtype,
                                    ReduceOp op, double factor,
                                    const std::function<T(int, size_t)>& value,
-                                   std::string* statistics = nullptr) {
+                                   std::string* statistics = nullptr,
+                                   size_t pinned_bytes = 1 << 26) {
   const auto backends = MakeHierarchies(host_of);
   const int size = static_cast<int>(host_of.size());
   testing::emulation().rabit_emulated_devices(std::max(size, 2));
@@ -104,7 +105,7 @@ std::vector<std::vector<T>> SumsOf(const std::vector<int>& host_of, size_t count
     const DeviceEvent event = MakeEvent(driver, rank).value();
     const Group group = testing::WorldOf(size, rank);
     const DevicePlace place{driver, rank, stream.get(), factor,
-                            std::make_shared<PinnedPool>(1 << 26)};
+                            std::make_shared<PinnedPool>(pinned_bytes)};
     std::vector<T> values;
     for (size_t i = 0; i < count; ++i) values.push_back(value(rank, i));
     const DeviceArray<T> array(rank, count);
@@ -163,6 +164,15 @@ TEST(HierarchicalBackend, averages_and_factors_count_all_ranks_of_all_hosts) {
   EXPECT_EQ(one(ReduceOp::kAverage, 2.0), std::vector<float>(9, 5.0f));
   EXPECT_EQ(one(ReduceOp::kSum, 0.5), std::vector<float>(9, 5.0f));
   EXPECT_EQ(one(ReduceOp::kProduct, 1.0), std::vector<float>(9, 24.0f));
+}
+
+// The other hosts wait for each piece.
+TEST(HierarchicalBackend, a_budget_of_pinned_memory_without_room_fails_nothing) {
+  EmulatedTrouble trouble(5, 100);
+  const std::function<float(int, size_t)> value = [](int rank, size_t) { return rank + 1.0f; };
+  const auto seen = SumsOf({0, 0, 1, 1}, 10'001, DType::kFloat32, ReduceOp::kSum, 1.0, value,
+                           nullptr, 0);
+  for (const auto& each : seen) EXPECT_EQ(each, std::vector<float>(10'001, 10.0f));
 }
 
 TEST(HierarchicalBackend, statistics_say_what_has_crossed) {

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <string>
+#include <iterator>
+#include <limits>
 #include <utility>
 
 namespace rabit {
@@ -40,30 +41,41 @@ PinnedPool::~PinnedPool() {
 
 Result<PinnedBlock> PinnedPool::Take(const std::shared_ptr<DeviceDriver>& driver, int device,
                                      size_t bytes) {
-  return TakeWithin(limit_ - limit_ / kPieceShare, driver, device, BlockBytes(bytes));
+  const size_t block_bytes = BlockBytes(bytes);
+  return TakeWithin(limit_ - limit_ / kPieceShare, driver, device, block_bytes, block_bytes);
 }
 
 Result<PinnedBlock> PinnedPool::TakePiece(const std::shared_ptr<DeviceDriver>& driver, int device,
                                           size_t bytes) {
   const size_t share = limit_ / kPieceShare / kPiecesMax / kBlockBytesMin * kBlockBytesMin;
   const size_t piece = std::clamp(share, kBlockBytesMin, kPieceBytesMax);
-  RABIT_ASSIGN_OR_RETURN(PinnedBlock block,
-                         TakeWithin(limit_, driver, device, std::min(BlockBytes(bytes), piece)));
+  RABIT_ASSIGN_OR_RETURN(
+      PinnedBlock block,
+      TakeWithin(limit_, driver, device, std::min(BlockBytes(bytes), piece), kBlockBytesMin));
   if (block) return block;
-  return ResourceExhausted("all " + std::to_string(limit_) +
-                           " bytes of pinned memory are in use, also those for copies in pieces; "
-                           "raise RABIT_PINNED_BYTES, or use fewer lanes");
+  return TakeAnyway(driver, device, kBlockBytesMin);
+}
+
+Result<PinnedBlock> PinnedPool::TakeAnyway(const std::shared_ptr<DeviceDriver>& driver, int device,
+                                           size_t bytes) {
+  RABIT_ASSIGN_OR_RETURN(PinnedBlock block, Take(driver, device, bytes));
+  if (block) return block;
+  const size_t block_bytes = BlockBytes(bytes);
+  return TakeWithin(std::numeric_limits<size_t>::max(), driver, device, block_bytes, block_bytes);
 }
 
 Result<PinnedBlock> PinnedPool::TakeWithin(size_t limit,
                                            const std::shared_ptr<DeviceDriver>& driver, int device,
-                                           size_t bytes) {
+                                           size_t bytes, size_t least) {
   {
     MutexLock lock(mutex_);
     // A larger block is taken only when there is no room for a new one: it would be missing to
     // those who need its size, and they could not grow.
     auto idle = idle_.find(bytes);
-    if (idle == idle_.end() && held_ + bytes > limit) idle = idle_.lower_bound(bytes);
+    if (idle == idle_.end() && held_ + bytes > limit) {
+      idle = idle_.lower_bound(bytes);
+      if (idle == idle_.end() && !idle_.empty() && std::prev(idle)->first >= least) --idle;
+    }
     if (idle != idle_.end()) {
       PinnedBlock block(shared_from_this(), std::move(idle->second), idle->first);
       idle_.erase(idle);

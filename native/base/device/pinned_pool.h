@@ -48,7 +48,11 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
 
   // At least `bytes`.  Empty: the budget has no room for them at the moment.
   Result<PinnedBlock> Take(const std::shared_ptr<DeviceDriver>& driver, int device, size_t bytes);
-  // For a copy in pieces: between one byte and `bytes`, from what is set apart for that.
+  // The same, and over the budget if that has no room: what the caller cannot do without.
+  Result<PinnedBlock> TakeAnyway(const std::shared_ptr<DeviceDriver>& driver, int device,
+                                 size_t bytes);
+  // For a copy in pieces: any number of bytes, mostly from what is set apart for that.  Never
+  // empty.
   Result<PinnedBlock> TakePiece(const std::shared_ptr<DeviceDriver>& driver, int device,
                                 size_t bytes);
 
@@ -57,8 +61,9 @@ class PinnedPool : public std::enable_shared_from_this<PinnedPool> {
  private:
   friend class PinnedBlock;
   void GiveBack(PinnedMemory memory, size_t bytes);
+  // `least`: what an idle block has at least, if there is neither one of `bytes` nor room.
   Result<PinnedBlock> TakeWithin(size_t limit, const std::shared_ptr<DeviceDriver>& driver,
-                                 int device, size_t bytes);
+                                 int device, size_t bytes, size_t least);
   // Frees what is idle, so that other sizes find room.  Aside: freeing waits for all that the
   // device has to do, which may be a kernel that ends only when the calling thread goes on.
   void FreeIdle() RABIT_REQUIRES(mutex_);
