@@ -195,8 +195,11 @@ Result<UniqueFd> Listen(const SocketAddress& address, int backlog) {
   // that.
   RABIT_RETURN_IF_ERROR(SetOption(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1, "SO_REUSEADDR"));
   if (address.family() == AF_INET6) {
-    // Two listeners, one for each family, may then have the same port.
-    RABIT_RETURN_IF_ERROR(SetOption(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 1, "IPV6_V6ONLY"));
+    // Interfaces of both families have one listener, at [::].  At any other address two listeners,
+    // one for each family, may have the same port.
+    const auto& ipv6 = reinterpret_cast<const sockaddr_in6&>(address.storage);
+    const int is_only = IN6_IS_ADDR_UNSPECIFIED(&ipv6.sin6_addr) ? 0 : 1;
+    RABIT_RETURN_IF_ERROR(SetOption(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, is_only, "IPV6_V6ONLY"));
   }
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.bytes) != 0 ||
       ::listen(fd.get(), backlog) != 0) {

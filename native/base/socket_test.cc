@@ -69,6 +69,17 @@ TEST(Socket, a_connection_knows_whether_it_stays_within_the_host) {
   EXPECT_FALSE(IsWithinHost(-1));
 }
 
+// A host may have one interface of each family.
+TEST(Socket, a_listener_at_every_address_takes_both_families) {
+  auto listener = Listen(One("[::]:0"), 4);
+  ASSERT_OK(listener);
+  const std::string port = LocalAddress(listener->get())->ToString().substr(4);
+
+  for (const std::string host : {"127.0.0.1", "[::1]"}) {
+    EXPECT_OK(Connect(One(host + port), Soon()));
+  }
+}
+
 TEST(Socket, a_connection_takes_reno) {
   for (std::string_view address : {"127.0.0.1:0", "[::1]:0"}) {
     const auto pair = MakePair(address);

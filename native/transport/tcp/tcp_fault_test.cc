@@ -177,9 +177,11 @@ TEST(TcpFaults, memory_that_an_answer_overwrote_is_never_taken_for_the_message) 
 
 // Two ranks, of which rank 1 reaches rank 0 through a wire that does harm.
 struct BadlyWiredJob {
-  BadlyWiredJob(BadWire::Harm harm, const TcpOptions& options)
+  // `has_other_way`: rank 0 has a second interface, which rank 1 reaches unharmed.
+  BadlyWiredJob(BadWire::Harm harm, const TcpOptions& options, bool has_other_way = false)
       : job(2), wire(job.listeners[0]->address(), std::move(harm)) {
-    EXPECT_OK(job.store.Set("1/address/0", wire.address()));
+    const std::string other_way = has_other_way ? "," + job.listeners[0]->address() : "";
+    EXPECT_OK(job.store.Set("1/address/0", wire.address() + other_way));
     RunRanks(2, [&](int rank) {
       ConnectContext context = job.Context(rank);
       context.streams = 1;
@@ -288,6 +290,19 @@ TEST(TcpFaults, a_wire_that_stays_dead_names_the_peer_on_both_sides) {
     EXPECT_EQ(status.culprit(), 1 - rank) << status;
     EXPECT_FALSE(send.Wait(Soon()).ok());
   });
+}
+
+TEST(TcpFaults, what_a_dead_interface_carried_goes_over_the_other_one) {
+  std::atomic<bool> is_dead{false};
+  BadlyWiredJob job(
+      [&](const BadWire::Piece&) {
+        return is_dead.load() ? BadWire::Fate::kSwallow : BadWire::Fate::kPass;
+      },
+      CheckedOptions(300ms), true);
+  job.Exchange(3, [](unsigned) { return size_t{1000}; });
+  is_dead.store(true);
+  job.Exchange(3, [](unsigned) { return size_t{1000000}; });
+  EXPECT_GE(job.ranks[0]->counters().connections_restored, 1u);
 }
 
 // A peer that computes for long leaves a large message in its socket: that is no stall for good.

@@ -32,14 +32,22 @@ TcpLinks::TcpLinks(const ConnectContext& context, const TcpOptions& options, Pla
       redialer_(
           context.rank,
           [this](const TcpLink& link, Deadline deadline) {
-            return DialOnce(AddressOf(link), secret_, GreetingFor(link.index()),
-                            members_.Of(link.peer()), deadline);
+            int& skipped = skipped_[&link];
+            const std::string& addresses = addresses_[static_cast<size_t>(link.peer())];
+            Result<UniqueFd> fd =
+                DialOnce(AddressOfLink(addresses, link.index() + skipped), secret_,
+                         GreetingFor(link.index()), members_.Of(link.peer()), deadline);
+            // The interface may be dead, and the peer have another one.
+            if (!fd.ok()) ++skipped;
+            return fd;
           },
           [this](const TcpLink& link, Deadline deadline) {
             return IsRefused(AddressOf(link), deadline);
           },
           [this](const TcpLink& link) {
-            return HostOf(AddressOf(link)) == HostOf(listener_.address());
+            // Compared as they are published: the listener itself may be at any address.
+            const std::string& mine = addresses_[static_cast<size_t>(rank_)];
+            return HostOf(AddressOf(link)) == HostOf(AddressOfLink(mine, link.index()));
           }) {
   const int stripes = options_.connections_per_stream;
   for (const int peer : plan_.peers) {
@@ -65,6 +73,9 @@ void TcpLinks::StopConnecting() {
 }
 
 Status TcpLinks::Connect(const ConnectContext& context) {
+  addresses_[static_cast<size_t>(rank_)] =
+      context.addresses.empty() ? listener_.address()
+                                : context.addresses[static_cast<size_t>(rank_)];
   // Whoever dials this rank waits in the listener until the addresses are known.
   for (const int peer : plan_.peers) {
     if (!context.addresses.empty()) {

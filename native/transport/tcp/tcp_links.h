@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -92,6 +93,7 @@ class TcpLinks final : public TcpLinkHost {
   TcpCounters counters_;
   std::vector<std::string> addresses_;  // by rank, as the context has them; fixed before a link can break
   std::vector<std::vector<std::unique_ptr<TcpLink>>> links_;  // by peer; empty: not a peer
+  std::map<const TcpLink*, int> skipped_;  // of the redialer: interfaces that did not answer
   bool is_connecting_ = false;
 
   Mutex mutex_;  // taken with a link's locks held
