@@ -15,7 +15,7 @@
 #include "engine/bucket_job.h"
 #include "engine/caller_watch.h"
 #include "engine/done_counter.h"
-#include "engine/engine.h"
+#include "engine/engine_parts.h"
 #include "engine/failure_board.h"
 #include "engine/group_table.h"
 #include "engine/record.h"

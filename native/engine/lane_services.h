@@ -7,7 +7,7 @@
 #include "backend/backend.h"
 #include "codec/codec.h"
 #include "engine/devices.h"
-#include "engine/engine.h"
+#include "engine/engine_parts.h"
 #include "engine/failure_board.h"
 #include "engine/record.h"
 #include "engine/running_work.h"

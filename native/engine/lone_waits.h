@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "base/mutex.h"
-#include "engine/engine.h"
+#include "engine/request.h"
 
 namespace rabit {
 

@@ -7,9 +7,9 @@
 
 #include "backend/backend.h"
 #include "base/mutex.h"
-#include "engine/engine.h"
 #include "engine/engine_state.h"
 #include "engine/fusion_buffer.h"
+#include "engine/request.h"
 #include "engine/route_memory.h"
 
 namespace rabit {

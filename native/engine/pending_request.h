@@ -11,7 +11,6 @@
 #include "base/status.h"
 #include "base/wake_signal.h"
 #include "engine/aligned_memory.h"
-#include "engine/engine.h"
 #include "engine/request.h"
 
 namespace rabit {

@@ -1,4 +1,4 @@
-// Request: one collective that a Python thread asks for.
+// Request and OrderedCall: one collective that a Python thread asks for, and what has become of it.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,12 @@ namespace rabit {
 struct Handle {
   uint64_t value = 0;  // 0 is never given out
   bool operator==(const Handle&) const = default;
+};
+
+struct HandleOutput {
+  TensorView view;
+  std::vector<int64_t> shape;
+  std::vector<int64_t> received_splits;  // alltoall; rows from each rank
 };
 
 // Called once, on a native thread, right after the handle has finished; must not block, must not
@@ -46,6 +52,20 @@ struct Request {
   uint64_t seed = 0;  // of a codec's random numbers: equal on all ranks, another one in every call
   Completion completion;
   bool is_waited_for = false;  // by the thread that submits it
+};
+
+// One operation that needs no negotiation (Engine::RunOrdered).
+struct OrderedCall {
+  // kAllreduce, kBroadcast, kAllgather, kReduceScatter, kAlltoall (equal parts) or kBarrier.
+  Kind kind = Kind::kAllreduce;
+  TensorView input;   // broadcast: unused
+  TensorView output;  // may be the input where both have one size
+  ReduceOp op = ReduceOp::kSum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  int32_t root = -1;  // global rank
+  GroupId group = kWorld;
+  BackendId backend = kAnyBackend;
 };
 
 }  // namespace rabit

@@ -3,7 +3,6 @@
 
 #include "base/group.h"
 #include "engine/devices.h"
-#include "engine/engine.h"
 #include "engine/request.h"
 
 namespace rabit {
