@@ -116,11 +116,6 @@ constexpr auto kAgree = [](auto& f, auto& message) {
   f.If(has_failure, message.failed_backend, kBackendFailure);
 };
 
-constexpr auto kGroup = [](auto& f, auto& message) {
-  f.Below(message.id, kIdSpace);
-  f.Ranks(message.ranks);
-};
-
 constexpr auto kRefusal = [](auto& f, auto& message) {
   f.Number(message.seen_cycle);
   kKey(f, message.key);
@@ -149,14 +144,6 @@ void Encode(const AgreeMessage& message, std::vector<std::byte>& out) {
 
 Result<AgreeMessage> DecodeAgree(ConstBytes bytes) {
   return DecodeFields<AgreeMessage>(bytes, kAgree, "an agreement");
-}
-
-void Encode(const GroupMessage& message, std::vector<std::byte>& out) {
-  EncodeFields(ControlType::kAddGroup, message, kGroup, out);
-}
-
-Result<GroupMessage> DecodeGroup(ConstBytes bytes) {
-  return DecodeFields<GroupMessage>(bytes, kGroup, "a group");
 }
 
 void Encode(const RefusalMessage& message, std::vector<std::byte>& out) {

@@ -19,7 +19,7 @@
 
 namespace rabit {
 
-inline constexpr uint8_t kControlVersion = 10;
+inline constexpr uint8_t kControlVersion = 11;
 
 // Bounds of what a decoder accepts.
 inline constexpr size_t kNameBytesMax = 1024;
@@ -34,7 +34,6 @@ static_assert(kLaneClassesMax <= 4, "FieldWriter::Counts has two bits for the cl
 
 enum class ControlType : uint8_t {
   kAnnounce = 1,  // to rank 0
-  kAddGroup = 2,
   kAbandon = 3,
   kAgree = 4,  // from rank 0
   kAbort = 5,
@@ -102,11 +101,6 @@ struct AgreeMessage {
   std::vector<RejectMessage> rejected;
 };
 
-struct GroupMessage {
-  GroupId id = kWorld;
-  std::vector<int> ranks;
-};
-
 // A rank has turned its own tensor down, and will not announce this round of it.
 struct RefusalMessage {
   uint64_t seen_cycle = 0;
@@ -117,7 +111,6 @@ struct RefusalMessage {
 // Each replaces the content of `out`.
 void Encode(const AnnounceMessage& message, std::vector<std::byte>& out);
 void Encode(const AgreeMessage& message, std::vector<std::byte>& out);
-void Encode(const GroupMessage& message, std::vector<std::byte>& out);
 void Encode(const RefusalMessage& message, std::vector<std::byte>& out);
 void Encode(const BackendFailure& message, std::vector<std::byte>& out);
 void EncodeStatus(ControlType type, const Status& why, std::vector<std::byte>& out);
@@ -127,7 +120,6 @@ void EncodeStall(const std::vector<std::string>& lines, std::vector<std::byte>& 
 Result<ControlType> TypeOf(ConstBytes message);
 Result<AnnounceMessage> DecodeAnnounce(ConstBytes message);
 Result<AgreeMessage> DecodeAgree(ConstBytes message);
-Result<GroupMessage> DecodeGroup(ConstBytes message);
 Result<RefusalMessage> DecodeRefusal(ConstBytes message);
 Result<BackendFailure> DecodeBackendFailure(ConstBytes message);
 // The first error is about the message; the second is its content.

@@ -84,17 +84,16 @@ AgreeMessage FailingAgree() {
 }
 
 std::vector<std::vector<std::byte>> AllMessages() {
-  std::vector<std::vector<std::byte>> all(10);
+  std::vector<std::vector<std::byte>> all(9);
   Encode(FullAnnounce(), all[0]);
-  Encode(GroupMessage{2, {0, 5, 300}}, all[1]);
-  EncodeStatus(ControlType::kAbandon, PeerLost(4, "rank 4 died"), all[2]);
-  Encode(FullAgree(), all[3]);
-  EncodeStatus(ControlType::kAbort, TimedOut("stalled"), all[4]);
-  EncodeStall({"'a' waits", ""}, all[5]);
-  Encode(TuningAgree(), all[6]);
-  Encode(RefusalMessage{300, {"w", 2, -1, -1}, InvalidArgument("no").WithCulprit(4)}, all[7]);
-  Encode(FailingAgree(), all[8]);
-  Encode(*FailingAgree().failed_backend, all[9]);
+  EncodeStatus(ControlType::kAbandon, PeerLost(4, "rank 4 died"), all[1]);
+  Encode(FullAgree(), all[2]);
+  EncodeStatus(ControlType::kAbort, TimedOut("stalled"), all[3]);
+  EncodeStall({"'a' waits", ""}, all[4]);
+  Encode(TuningAgree(), all[5]);
+  Encode(RefusalMessage{300, {"w", 2, -1, -1}, InvalidArgument("no").WithCulprit(4)}, all[6]);
+  Encode(FailingAgree(), all[7]);
+  Encode(*FailingAgree().failed_backend, all[8]);
   return all;
 }
 
@@ -113,15 +112,14 @@ void DecodeAnything(ConstBytes bytes) {
   (void)TypeOf(bytes);
   (void)DecodeAnnounce(bytes);
   (void)DecodeAgree(bytes);
-  (void)DecodeGroup(bytes);
   (void)DecodeStatus(bytes);
   (void)DecodeStall(bytes);
   (void)DecodeRefusal(bytes);
   (void)DecodeBackendFailure(bytes);
 }
 
-TEST(AgreementWire, the_bytes_of_version_10_are_frozen) {
-  const auto path = testing::Testdata("control/testdata/messages_v10.txt");
+TEST(AgreementWire, the_bytes_of_version_11_are_frozen) {
+  const auto path = testing::Testdata("control/testdata/messages_v11.txt");
   std::ifstream file(path);
   ASSERT_TRUE(file.is_open()) << path.string();
   std::string line;
@@ -129,7 +127,7 @@ TEST(AgreementWire, the_bytes_of_version_10_are_frozen) {
     ASSERT_TRUE(static_cast<bool>(std::getline(file, line)));
     EXPECT_EQ(Hex(message), line);
   }
-  EXPECT_EQ(static_cast<int>(kControlVersion), 10);
+  EXPECT_EQ(static_cast<int>(kControlVersion), 11);
 }
 
 TEST(AgreementWire, an_announcement_survives_the_wire) {
@@ -279,7 +277,7 @@ TEST(AgreementWire, names_another_version) {
   const std::byte message[] = {std::byte{1}, std::byte{1}};
 
   EXPECT_EQ(TypeOf(message).status().message(),
-            "it speaks version 1 of the control format, this rank version 10. Install the same "
+            "it speaks version 1 of the control format, this rank version 11. Install the same "
             "version of rabit on every host.");
 }
 

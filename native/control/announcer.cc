@@ -25,13 +25,11 @@ Announcer::Announcer(int rank, int size) : rank_(rank) {
   groups_[kWorld] = std::move(world);
 }
 
-void Announcer::AddGroup(const Group& group) {
-  groups_[group.id] = group;
-  if (group.is_member()) return;
-  // A rank outside the group will never submit its tensors, so nothing would take these entries
-  // away.
+void Announcer::RemoveGroup(GroupId group) {
+  groups_.erase(group);
+  // No announcement will ask for these any more.
   for (auto& [name, rounds] : failed_rounds_)
-    std::erase_if(rounds, [&](const FailedRound& each) { return each.key.group == group.id; });
+    std::erase_if(rounds, [&](const FailedRound& each) { return each.key.group == group; });
   std::erase_if(failed_rounds_, [](const auto& each) { return each.second.empty(); });
 }
 
@@ -437,10 +435,9 @@ void Announcer::ApplyRejection(RejectMessage&& rejected, Agreement& agreement) {
         {key.name, key.group, std::move(rejected.why), key.sender, key.receiver, token});
     return;
   }
-  // Of a group that this rank has not added yet it may be a member: the others can be faster.
   const Group* group = FindGroup(key.group);
   const bool takes_part = key.is_pair() ? key.sender == rank_ || key.receiver == rank_
-                                        : group == nullptr || group->is_member();
+                                        : group != nullptr && group->is_member();
   if (!takes_part || !rejected.fails_late_members || has_joined_) return;
   if (failed_rounds_.size() < kFailedNamesMax)
     failed_rounds_[key.name].push_back({key, std::move(rejected.why)});

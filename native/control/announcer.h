@@ -21,7 +21,8 @@ class Announcer {
  public:
   Announcer(int rank, int size);
 
-  void AddGroup(const Group& group);
+  void AddGroup(const Group& group) { groups_[group.id] = group; }
+  void RemoveGroup(GroupId group);
 
   // Entries that cannot be sent come back through TakeLocal.
   AnnounceMessage Prepare(const Announcement& mine, int64_t now_us);

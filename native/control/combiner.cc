@@ -70,16 +70,8 @@ Status Combiner::OnPart(int child, const RankSet& below, const BundlePart& part,
         message, now_us);
     return {};
   }
-  if (type == ControlType::kAddGroup) {
-    RABIT_ASSIGN_OR_RETURN(const GroupMessage group, DecodeGroup(part.message));
-    OnGroup(ranks, group, now_us);
-    return {};
-  }
-  if (type == ControlType::kRefuse) {
-    RABIT_ASSIGN_OR_RETURN(const RefusalMessage refusal, DecodeRefusal(part.message));
-    ReleaseGroup(refusal.key.group);  // rank 0 may not know it yet
-  } else if (type != ControlType::kAbandon && type != ControlType::kLost &&
-             type != ControlType::kDigest && type != ControlType::kBackendFailed) {
+  if (type != ControlType::kRefuse && type != ControlType::kAbandon && type != ControlType::kLost &&
+      type != ControlType::kDigest && type != ControlType::kBackendFailed) {
     return Internal("it sent a message that only rank 0 sends");
   }
   // These are rare and mean something for one rank; combining them would save nothing.
@@ -92,12 +84,7 @@ void Combiner::OnOwn(const AnnounceMessage& message, int64_t now_us) {
   OnAnnounce({below_.at(rank_), message.seen_cycle, message.seen_cycle, rank_}, message, now_us);
 }
 
-void Combiner::OnOwnGroup(const GroupMessage& message, int64_t now_us) {
-  OnGroup(below_.at(rank_), message, now_us);
-}
-
 void Combiner::OnOwnRefusal(const RefusalMessage& message) {
-  ReleaseGroup(message.key.group);
   std::vector<std::byte> bytes;
   Encode(message, bytes);
   AppendRaw(below_.at(rank_), std::move(bytes));
@@ -173,8 +160,6 @@ void Combiner::OnFull(const Source& from, const Announcement::Entry& entry, int6
                                 round.full[0].data != entry.data);
   if (differs) FlushRound(id, round);
   if (!Holds(round, entry.signature.group, from, now_us)) {
-    // The rank below has defined the group before, and rank 0 may not know it yet.
-    ReleaseGroup(entry.signature.group);
     PartFor(from, false).message.full.push_back(entry);
     return;
   }
@@ -228,21 +213,6 @@ void Combiner::OnStop(const RankSet& ranks, int64_t now_us) {
   RankSet all = stopped_;
   all.Add(stopping_);
   if (all.count() == subtree_.count() || !joined_.empty()) ReleaseStops();
-}
-
-void Combiner::OnGroup(const RankSet& ranks, const GroupMessage& message, int64_t now_us) {
-  const auto found = groups_.find(message.id);
-  if (found != groups_.end() && found->second.members != message.ranks) {
-    ReleaseGroup(message.id);  // rank 0 will name the two ranks
-    std::vector<std::byte> bytes;
-    Encode(message, bytes);
-    return AppendRaw(ranks, std::move(bytes));
-  }
-  if (found == groups_.end()) CountHeld(now_us);
-  GroupClaim& claim = groups_[message.id];
-  claim.members = message.ranks;
-  claim.ranks.Add(ranks);
-  if (claim.ranks.count() == subtree_.count()) ReleaseGroup(message.id);
 }
 
 void Combiner::OnAgreement(const AgreeMessage& message) {

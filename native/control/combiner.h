@@ -32,12 +32,12 @@ class Combiner {
   Combiner(int rank, const RankTree& tree, int64_t hold_us);
 
   void AddGroup(const Group& group);
+  void RemoveGroup(GroupId group) { members_below_.erase(group); }
   // A message of `child`, which speaks for its own subtree.  An error means that it must not be
   // listened to any more; it names the child as the culprit.
   Status OnMessage(int child, ConstBytes message, int64_t now_us);
-  // What this rank itself announces, or defines.
+  // What this rank itself announces.
   void OnOwn(const AnnounceMessage& message, int64_t now_us);
-  void OnOwnGroup(const GroupMessage& message, int64_t now_us);
   void OnOwnRefusal(const RefusalMessage& message);
   // Every agreement of rank 0, in order, before any child can have seen it.
   void OnAgreement(const AgreeMessage& message);
@@ -67,10 +67,6 @@ class Combiner {
     uint64_t named_cycle = 0;
     Round round;
   };
-  struct GroupClaim {
-    std::vector<int> members;
-    RankSet ranks;
-  };
   // Part of the message in the making.
   struct Outgoing {
     BundlePart part;
@@ -91,7 +87,6 @@ class Combiner {
   void OnVariable(const Source& from, const VariablePart& part, int64_t now_us);
   void OnFull(const Source& from, const Announcement::Entry& entry, int64_t now_us);
   void OnStop(const RankSet& ranks, int64_t now_us);
-  void OnGroup(const RankSet& ranks, const GroupMessage& message, int64_t now_us);
   Status OnPart(int child, const RankSet& ranks, const BundlePart& part, int64_t now_us);
   void UpdateCredit(int child, const BucketCounts& buckets_done);
 
@@ -108,7 +103,6 @@ class Combiner {
   void ReleaseCached(TensorId id, const Round& round);
   void ReleaseVariable(TensorId id, const Round& round);
   void ReleaseStops();
-  void ReleaseGroup(GroupId group);
   // Gives up waiting: what is held goes out as it came.
   void Flush();
   void FlushRound(TensorId id, Round& round);
@@ -133,12 +127,11 @@ class Combiner {
   uint64_t cycle_ = 0;
   uint64_t rejected_cycle_ = 0;  // the last one that tells of a rejection
 
-  std::unordered_map<GroupId, GroupClaim> groups_;  // announced by some of the ranks below
-  RankSet stopping_;                                // held
-  RankSet stopped_;                                 // told to the parent
+  RankSet stopping_;  // held
+  RankSet stopped_;   // told to the parent
   RankSet joined_;
 
-  int held_ = 0;  // rounds, groups and stops
+  int held_ = 0;  // rounds and stops
   int64_t first_held_us_ = 0;
   std::deque<RankSet> sets_;  // that claims refer to
 

@@ -15,9 +15,6 @@ void Combiner::Release(TensorId id, Round& round) {
   } else if (!Unite(round.claims, ranks, all)) {
     return FlushRound(id, round);
   } else if (!round.full.empty()) {
-    // A tensor in full may be of a group that rank 0 has not heard of, so groups go first.
-    for (auto group = groups_.begin(); group != groups_.end(); group = groups_.begin())
-      ReleaseGroup(group->first);
     PartFor({ranks, all.seen_cycle, cycle_, all.last_rank}, true)
         .message.full.push_back(std::move(round.full[0]));
   } else {
@@ -114,18 +111,7 @@ void Combiner::ReleaseStops() {
   --held_;
 }
 
-void Combiner::ReleaseGroup(GroupId group) {
-  const auto found = groups_.find(group);
-  if (found == groups_.end()) return;
-  std::vector<std::byte> message;
-  Encode(GroupMessage{group, found->second.members}, message);
-  AppendRaw(found->second.ranks, std::move(message));
-  groups_.erase(found);
-  --held_;
-}
-
 void Combiner::FlushRound(TensorId id, Round& round) {
-  if (!round.full.empty()) ReleaseGroup(round.full[0].signature.group);
   for (size_t i = 0; i < round.claims.size(); ++i) {
     const Claim& claim = round.claims[i];
     AnnounceMessage& message =
@@ -144,7 +130,6 @@ void Combiner::FlushRound(TensorId id, Round& round) {
 
 void Combiner::Flush() {
   if (held_ == 0) return;
-  while (!groups_.empty()) ReleaseGroup(groups_.begin()->first);
   for (size_t id = 0; id < known_.size(); ++id) {
     Round& round = known_[id].round;
     if (!round.claims.empty()) FlushRound(static_cast<TensorId>(id), round);

@@ -145,49 +145,6 @@ TEST(Combiner, joined_ranks_hold_nobody_up) {
   }
 }
 
-std::vector<BundlePart> TakeParts(Combiner& combiner) {
-  std::vector<std::byte> out;
-  if (!combiner.TakeUp(out)) return {};
-  Result<BundleMessage> bundle = DecodeBundle(out);
-  EXPECT_OK(bundle.status());
-  return bundle.ok() ? std::move(bundle->parts) : std::vector<BundlePart>();
-}
-
-// Rank 4 stands between rank 0 and ranks 5 to 7.
-TEST(Combiner, a_tensor_does_not_overtake_the_definition_of_its_group) {
-  Combiner combiner(4, Hosts(8), 1'000'000);
-  const GroupMessage group{1, {5, 6}};
-  std::vector<std::byte> bytes;
-  Encode(group, bytes);
-  ASSERT_OK(combiner.OnMessage(5, bytes, 0));
-  EXPECT_TRUE(TakeParts(combiner).empty());  // held until all have defined it
-
-  AnnounceMessage said;
-  said.full.push_back(Step(1).ready[0]);
-  said.full[0].signature.group = 1;
-  Encode(said, bytes);
-  ASSERT_OK(combiner.OnMessage(5, bytes, 0));
-
-  const std::vector<BundlePart> parts = TakeParts(combiner);
-  ASSERT_EQ(parts.size(), 2u);
-  EXPECT_TRUE(*TypeOf(parts[0].message) == ControlType::kAddGroup);
-  EXPECT_TRUE(*TypeOf(parts[1].message) == ControlType::kAnnounce);
-}
-
-TEST(Combiner, a_definition_is_complete_with_this_ranks_own) {
-  Combiner combiner(4, Hosts(8), 1'000'000);
-  const GroupMessage group{1, {5, 6}};
-  std::vector<std::byte> bytes;
-  Encode(group, bytes);
-  for (const int child : {5, 6, 7}) ASSERT_OK(combiner.OnMessage(child, bytes, 0));
-  EXPECT_TRUE(TakeParts(combiner).empty());
-
-  combiner.OnOwnGroup(group, 0);
-
-  EXPECT_EQ(TakeParts(combiner).size(), 1u);
-  EXPECT_EQ(combiner.next_tick_us(), Combiner::kNever);
-}
-
 TEST(Combiner, every_rank_stops_and_the_smallest_credit_counts) {
   ControllerJob job(Hosts(16));
   for (int rank = 0; rank < 16; ++rank) {

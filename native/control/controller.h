@@ -44,9 +44,11 @@ class Controller {
   // What this rank has made of the agreements up to one that compares; every rank calls
   // it when it has carried that one out.  Ranks that differ end the job with kMismatch.
   virtual void Compare(const ScheduleDigest& mine) = 0;
-  // A group that later signatures may name.  Every rank calls it with the same arguments in the
-  // same order, before it announces a tensor of that group.
+  // A group that later signatures may name.  Says nothing to other ranks: no rank may announce a
+  // tensor of it before all ranks have called this, with the same group.
   virtual void AddGroup(const Group& group) = 0;
+  // Every rank has agreed to name it no more, and nothing of it is open here.
+  virtual void RemoveGroup(GroupId group) = 0;
   // Members of an object: cycles, bytes, cache hits; on rank 0 also arrival skew per rank and
   // tensor.
   virtual void WriteStatistics(JsonWriter& json) const = 0;

@@ -83,11 +83,6 @@ Status Coordinator::OnPart(const PartSource& from, ConstBytes message) {
                              from.last_rank, from.now_us});
       return {};
     }
-    case ControlType::kAddGroup: {
-      RABIT_ASSIGN_OR_RETURN(const GroupMessage group, DecodeGroup(message));
-      OnGroup(rank, group);
-      return {};
-    }
     case ControlType::kDigest: {
       RABIT_ASSIGN_OR_RETURN(ScheduleDigest digest, DecodeDigest(message));
       OnDigest(rank, std::move(digest), from.now_us);
@@ -154,28 +149,8 @@ void Coordinator::OnAnnounce(const AnnounceMessage& message, const Arrival& arri
   });
 }
 
-void Coordinator::OnGroup(int rank, const GroupMessage& message) {
-  bool is_valid = !message.ranks.empty() && message.id != kWorld;
-  for (size_t i = 0; i < message.ranks.size(); ++i) {
-    is_valid = is_valid && message.ranks[i] < options_.size &&
-               (i == 0 || message.ranks[i] > message.ranks[i - 1]);
-  }
-  if (!is_valid) {
-    return Fail(InvalidArgument(RankText(rank) + " defined group " + std::to_string(message.id) +
-                                " as ranks [" + RankList(message.ranks) + "]; a group is a " +
-                                "non-empty ascending list of ranks below " +
-                                std::to_string(options_.size) + ".")
-                    .WithCulprit(rank));
-  }
-  const auto known = groups_.find(message.id);
-  if (known == groups_.end()) {
-    groups_[message.id] = GroupMembers(message.ranks, options_.size);
-  } else if (known->second->ranks != message.ranks) {
-    Fail(Mismatch("group " + std::to_string(message.id) + ": " + RankText(rank) +
-                  " defined it as ranks " + RankList(message.ranks) + ", another rank as ranks " +
-                  RankList(known->second->ranks) + ". Make groups in the same order on every rank.")
-             .WithCulprit(rank));
-  }
+void Coordinator::AddGroup(const Group& group) {
+  groups_[group.id] = GroupMembers(group.ranks, options_.size);
 }
 
 void Coordinator::OnAbandon(int rank, const Status& why) {

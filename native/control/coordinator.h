@@ -48,7 +48,10 @@ class Coordinator {
   void OnAnnounce(int rank, const AnnounceMessage& message, int64_t now_us);
   // What `child` sent for the ranks `below` it in the tree, itself included.
   void OnBundle(int child, const RankSet& below, ConstBytes message, int64_t now_us);
-  void OnGroup(int rank, const GroupMessage& message);
+  // Known to every rank; no announcement names it before.
+  void AddGroup(const Group& group);
+  // An announcement that names it from here on is refused.
+  void RemoveGroup(GroupId group) { groups_.erase(group); }
   // The round fails on every member; to `rank` it is over.
   void OnRefusal(int rank, const RefusalMessage& message, int64_t now_us);
   void OnAbandon(int rank, const Status& why);

@@ -201,7 +201,8 @@ void Coordinator::OnRefusal(int rank, const RefusalMessage& message, int64_t now
   SplitBatch();
   const TensorKey& key = message.key;
   const auto group = groups_.find(key.group);
-  const bool is_member = group != groups_.end() && group->second->set.Contains(rank) &&
+  if (group == groups_.end()) return;  // removed: nobody waits for a tensor of it
+  const bool is_member = group->second->set.Contains(rank) &&
                          (!key.is_pair() || rank == key.sender || rank == key.receiver);
   if (!is_member) {
     return Fail(Internal(RankText(rank) + " refused '" + key.name +

@@ -176,29 +176,39 @@ TEST(Refusal, a_rank_that_is_no_member_keeps_it_to_itself) {
   EXPECT_EQ(job.ToRoot().messages, 0u);
 }
 
-// The others may add a group, and fail a round in it, before this rank adds it.
-TEST(Refusal, a_round_that_fails_before_its_group_is_known_fails_late) {
-  for (const bool is_member : {true, false}) {
-    Announcer announcer(2, 3);
-    AgreeMessage message;
-    message.cycle = 1;
-    message.rejected.push_back({{kName, 1}, Why(0), true});
-    ASSERT_OK(announcer.Apply(std::move(message)));
+TEST(Refusal, a_round_that_fails_in_a_group_without_this_rank_is_forgotten) {
+  Announcer announcer(2, 3);
+  announcer.AddGroup({1, {0, 1}});
+  AgreeMessage message;
+  message.cycle = 1;
+  message.rejected.push_back({{kName, 1}, Why(0), true});
+  ASSERT_OK(announcer.Apply(std::move(message)));
 
-    announcer.AddGroup(
-        {1, is_member ? std::vector<int>{0, 2} : std::vector<int>{0, 1}, is_member ? 1 : -1});
-    Announcement mine = OneTensor(5);
-    mine.ready[0].signature.group = 1;
-    const bool is_announced = !announcer.Prepare(mine, 0).full.empty();
-    const auto local = announcer.TakeLocal();
+  Announcement mine = OneTensor(5);
+  mine.ready[0].signature.group = 1;
+  EXPECT_TRUE(announcer.Prepare(mine, 0).full.empty());
+  const auto local = announcer.TakeLocal();
 
-    EXPECT_FALSE(is_announced);  // who is no member cannot submit it at all
-    ASSERT_TRUE(local.has_value());
-    ASSERT_EQ(local->rejected.size(), 1u);
-    EXPECT_EQ(local->rejected[0].why.culprit(), is_member ? 0 : -1);
-    // It is the next round that is announced.
-    EXPECT_EQ(announcer.Prepare(mine, 0).full.size(), is_member ? 1u : 0u);
-  }
+  ASSERT_TRUE(local.has_value());
+  ASSERT_EQ(local->rejected.size(), 1u);
+  EXPECT_EQ(local->rejected[0].why.culprit(), -1);
+}
+
+TEST(Refusal, a_tensor_of_a_group_that_was_removed_is_refused) {
+  ControllerJob job(3);
+  job.AddGroup({1, {0, 1}});
+  Announcement late = OneTensor(5);
+  late.ready[0].signature.group = 1;
+  // Rank 1 has not carried the removal out yet.
+  job.RemoveGroup(0, 1);
+  job.Announce(1, late);
+  ASSERT_OK(job.Deliver());
+  EXPECT_EQ(Take(job, 1).rejected.size(), 1u);
+
+  job.RemoveGroup(1, 1);
+  job.Announce(1, late);
+  EXPECT_EQ(Take(job, 1).rejected.size(), 1u);
+  EXPECT_TRUE(job.failure(1).ok());
 }
 
 }  // namespace

@@ -149,8 +149,12 @@ void RootController::Compare(const ScheduleDigest& mine) {
 
 void RootController::AddGroup(const Group& group) {
   announcer_.AddGroup(group);
-  coordinator_.OnGroup(0, {group.id, group.ranks});
-  Flush();
+  coordinator_.AddGroup(group);
+}
+
+void RootController::RemoveGroup(GroupId group) {
+  announcer_.RemoveGroup(group);
+  coordinator_.RemoveGroup(group);
 }
 
 void RootController::WriteStatistics(JsonWriter& json) const {

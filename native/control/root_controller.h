@@ -30,6 +30,7 @@ class RootController final : public Controller {
   void FailBackend(const BackendFailure& failure) override;
   void Compare(const ScheduleDigest& mine) override;
   void AddGroup(const Group& group) override;
+  void RemoveGroup(GroupId group) override;
   void WriteStatistics(JsonWriter& json) const override;
   std::vector<std::string> Waiting() const override;
 

@@ -222,14 +222,11 @@ void WorkerController::Compare(const ScheduleDigest& mine) {
 void WorkerController::AddGroup(const Group& group) {
   announcer_.AddGroup(group);
   if (combiner_) combiner_->AddGroup(group);
-  if (!failure_.ok() || has_stopped_) return;
-  if (combiner_) {
-    combiner_->OnOwnGroup({group.id, group.ranks}, now_us());
-    SendUp();
-    return;
-  }
-  Encode(GroupMessage{group.id, group.ranks}, buffer_);
-  Send();
+}
+
+void WorkerController::RemoveGroup(GroupId group) {
+  announcer_.RemoveGroup(group);
+  if (combiner_) combiner_->RemoveGroup(group);
 }
 
 void WorkerController::WriteStatistics(JsonWriter& json) const {

@@ -28,6 +28,7 @@ class WorkerController final : public Controller {
   void FailBackend(const BackendFailure& failure) override;
   void Compare(const ScheduleDigest& mine) override;
   void AddGroup(const Group& group) override;
+  void RemoveGroup(GroupId group) override;
   void WriteStatistics(JsonWriter& json) const override;
   std::vector<std::string> Waiting() const override;
 

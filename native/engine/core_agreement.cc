@@ -225,9 +225,12 @@ void EngineCore::NoteNegotiated(const ReadyTensor& ready, PendingRequest& reques
 void EngineCore::FinishVote(const ReadyTensor& ready, int32_t token, int64_t now_ns) {
   const std::shared_ptr<PendingRequest> pending = TakeOpen(token);
   if (pending == nullptr) return;  // of a group without this rank
-  // The plan is in force from this agreement on, and so from the same bucket on every rank of the
-  // group.
-  services_.groups.TakeForce(ready.name);
+  // What depends on the vote changes with this agreement, and so before the same bucket on every
+  // rank.  Buckets that are agreed in a group that goes run on; the next Announce finds out when
+  // the last one is over.
+  if (auto removed = services_.groups.TakeForce(ready.name); removed != nullptr) {
+    removed_groups_.push_back({std::move(removed), std::nullopt});
+  }
   services_.statistics.AddNegotiation(1, now_ns - pending->submitted_ns);
   services_.record.Agreed(pending->handle.value, rounds_, pending->submitted_ns, now_ns);
   SetResult(*pending, ready.extents[0]);

@@ -110,12 +110,6 @@ void EngineCore::Announce(bool wants_stop, Deadline now) {
   if (!status.ok()) Fail(status);
 }
 
-void EngineCore::RemoveGroup(std::shared_ptr<const Group> group) {
-  // The buckets of the group that are agreed run on; the next Announce finds out when the last one
-  // was.
-  removed_groups_.push_back({std::move(group), std::nullopt});
-}
-
 void EngineCore::ReleaseGroups(const BucketCounts& done) {
   std::erase_if(removed_groups_, [&](RemovedGroup& removed) {
     // Nothing of the group is open any more, so its last bucket is among those that were issued up
@@ -123,6 +117,7 @@ void EngineCore::ReleaseGroups(const BucketCounts& done) {
     if (!removed.last && !IsInUse(removed.group->id)) removed.last = issued_;
     if (!removed.last || !done.Covers(*removed.last)) return false;
     output_.RemoveGroup(removed.group);
+    services_.controller.RemoveGroup(removed.group->id);
     return true;
   });
 }
@@ -144,8 +139,8 @@ bool EngineCore::HasNews(const BucketCounts& done) const {
   const bool starts_stop = next_.wants_stop && !has_announced_stop_;
   // Until all ranks have stopped, the counts of every bucket are news: rank 0 waits for them.
   const bool follows_stop = has_announced_stop_ && (services_.rank == 0 || has_progress);
-  return !next_.ready.empty() || next_.tunables.has_value() || next_.doubts ||
-         starts_stop || follows_stop || returns_credit;
+  return !next_.ready.empty() || next_.tunables.has_value() || next_.doubts || starts_stop ||
+         follows_stop || returns_credit;
 }
 
 Deadline EngineCore::NextDeadline(Deadline now) const {

@@ -92,8 +92,6 @@ class EngineCore {
   // This rank has turned a request down before it was submitted.
   void Refuse(const TensorKey& key, const Status& why) { services_.controller.Refuse(key, why); }
   void AddGroup(const Group& group) { services_.controller.AddGroup(group); }
-  // Every rank has removed it.  What was agreed before runs still; CoreOutput::RemoveGroup follows.
-  void RemoveGroup(std::shared_ptr<const Group> group);
   // Rides on the next announcement.  Of several, the values that are not below zero count, the last
   // of each.
   void Propose(const Tunables& tunables);

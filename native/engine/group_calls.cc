@@ -35,24 +35,56 @@ Status GroupCalls::Begin(std::vector<int> mine) {
   // Counted as soon as it is submitted, since the other ranks may finish it even if this one gives
   // up waiting.
   ++calls_;
-  pending_ = Pending{std::move(mine), std::move(message), handle, nullptr, std::thread()};
+  pending_ = Pending{std::move(mine), std::move(message), handle, nullptr, std::thread(), Handle{}};
   return Status();
 }
 
 Result<GroupId> GroupCalls::Finish(Deadline deadline) {
   if (pending_->definition == nullptr) RABIT_RETURN_IF_ERROR(Agree(deadline));
-  Definition& definition = *pending_->definition;
-  const GroupId group = definition.group->id;
-  if (!definition.done.Wait([&] { return definition.is_done.load(); }, deadline)) {
+  if (pending_->vote == Handle{}) RABIT_RETURN_IF_ERROR(Take(deadline));
+  const Handle vote = pending_->vote;
+  const GroupId group = pending_->definition->group->id;
+  Status status = engine_.Wait(vote, deadline);
+  if (IsOpen(vote)) {
     return TimedOut(Where() + ": add_group: group " + std::to_string(group) +
+                    " is agreed, but not every rank has taken it yet: call it once more with the " +
+                    "same ranks to continue waiting");
+  }
+  const std::vector<int32_t> bits = status.ok() ? ValuesOf(vote) : std::vector<int32_t>();
+  const bool has_failed_elsewhere = !bits.empty() && bits[0] != 0;
+  engine_.Release(vote);
+  if (!pending_->definition->status.ok()) status = pending_->definition->status;
+  pending_.reset();
+  if (!status.ok()) return status;
+  if (!has_failed_elsewhere) return group;
+  return Aborted(Where() + ": add_group: another rank could not take group " +
+                 std::to_string(group) + "; see what that rank reports");
+}
+
+// Waits until this rank has taken the group, and votes that it has; bit 0: that it could not.
+Status GroupCalls::Take(Deadline deadline) {
+  Definition& definition = *pending_->definition;
+  const std::string group = std::to_string(definition.group->id);
+  if (!definition.done.Wait([&] { return definition.is_done.load(); }, deadline)) {
+    return TimedOut(Where() + ": add_group: group " + group +
                     " is agreed, but this rank has not taken it yet: call it once more with the " +
                     "same ranks to continue waiting");
   }
-  pending_->definer.join();
-  const Status status = definition.status;
-  pending_.reset();
-  if (!status.ok()) return status;
-  return group;
+  if (pending_->definer.joinable()) pending_->definer.join();
+  RABIT_ASSIGN_OR_RETURN(pending_->vote, SubmitVote("rabit.add_group." + group + ".taken",
+                                                    definition.status.ok() ? 0 : 1));
+  return Status();
+}
+
+Result<Handle> GroupCalls::SubmitVote(const std::string& name, int64_t bits) {
+  Request request;
+  request.name = name;
+  request.signature.kind = Kind::kVote;
+  request.signature.dtype = DType::kInt64;
+  request.input = TensorView{&bits, 1, DType::kInt64, {}};  // is read at once
+  Handle handle;
+  RABIT_RETURN_IF_ERROR(engine_.Submit(std::span(&request, 1), std::span(&handle, 1)));
+  return handle;
 }
 
 // Waits until every rank has called, and has a thread define the group.
@@ -145,7 +177,11 @@ Status GroupCalls::CheckSameRanks(const std::vector<int>& mine,
 }
 
 Status GroupCalls::Remove(GroupId group, Deadline deadline) {
-  if (group == kWorld) return state_->groups.Remove(group);  // refuses
+  if (group == kWorld) {
+    return InvalidArgument(Where() +
+                           ": group 0 cannot be removed: it is the group of all ranks; remove only "
+                           "groups that were added");
+  }
   RABIT_ASSIGN_OR_RETURN(const Handle handle, BeginRemoval(group));
   const Status status = engine_.Wait(handle, deadline);
   if (IsOpen(handle)) {
@@ -155,26 +191,20 @@ Status GroupCalls::Remove(GroupId group, Deadline deadline) {
   }
   MutexLock lock(removals_mutex_);
   // Two threads may have waited for one removal; it counts once.
-  if (removals_.erase(group) == 0) return state_->groups.Remove(group);
+  if (removals_.erase(group) == 0) return state_->groups.Find(group).status();
   engine_.Release(handle);
-  if (!status.ok()) return status;
-  RABIT_ASSIGN_OR_RETURN(std::shared_ptr<const Group> found, state_->groups.Find(group));
-  RABIT_RETURN_IF_ERROR(state_->groups.Remove(group));
-  // A thread that has ended runs nothing more of the group.
-  (void)loop_->Tell([found](EngineCore& core) { core.RemoveGroup(found); });
-  return Status();
+  return status;
 }
 
 Result<Handle> GroupCalls::BeginRemoval(GroupId group) {
   MutexLock lock(removals_mutex_);
   if (const auto begun = removals_.find(group); begun != removals_.end()) return begun->second;
   RABIT_RETURN_IF_ERROR(state_->groups.Find(group).status());
-  Request request;
-  request.name = "rabit.remove_group." + std::to_string(group);
-  request.signature.kind = Kind::kBarrier;
-  Handle handle;
-  RABIT_RETURN_IF_ERROR(engine_.Submit(std::span(&request, 1), std::span(&handle, 1)));
-  // A later call waits for the same barrier: a second one would have no partner on ranks that are
+  const std::string name = "rabit.remove_group." + std::to_string(group);
+  // Staged before the vote is submitted, whose agreement may come at once.
+  state_->groups.StageRemoval(name, group);
+  RABIT_ASSIGN_OR_RETURN(const Handle handle, SubmitVote(name, 0));
+  // A later call waits for the same vote: a second one would have no partner on ranks that are
   // through.
   removals_[group] = handle;
   return handle;

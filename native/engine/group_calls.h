@@ -20,10 +20,13 @@
 
 namespace rabit {
 
-// Every rank's list of ranks is gathered first, by a request of the engine's own: ids are equal on
-// all ranks only if all add the same groups in the same order, and a difference shows here instead
-// of as a hang later.  A call whose deadline passes is still under way, because the other ranks may
-// have succeeded: the same call again goes on with it.  Thread-safe; one Add at a time.
+// A group comes and goes by requests of the engine's own.  Every rank's list of ranks is gathered
+// first: ids are equal on all ranks only if all add the same groups in the same order, and a
+// difference shows here instead of as a hang later.  Each rank then takes the group into its
+// backends and its controller, and votes: no rank names a group before all ranks know it.  A group
+// goes with the agreement of a vote as well.  A call whose deadline passes is still under way,
+// because the other ranks may have succeeded: the same call again goes on with it.  Thread-safe;
+// one Add at a time.
 class GroupCalls {
  public:
   // `engine` outlives it.
@@ -50,16 +53,19 @@ class GroupCalls {
     Handle handle;
     std::shared_ptr<Definition> definition;  // null: some rank has not called it yet
     std::thread definer;
+    Handle vote;  // 0: this rank has not taken it yet
   };
 
   Status Begin(std::vector<int> mine) RABIT_REQUIRES(mutex_);
   Result<GroupId> Finish(Deadline deadline) RABIT_REQUIRES(mutex_);
   Status Agree(Deadline deadline) RABIT_REQUIRES(mutex_);
+  Status Take(Deadline deadline) RABIT_REQUIRES(mutex_);
+  Result<Handle> SubmitVote(const std::string& name, int64_t bits);
   static void Define(EngineState& state, EngineLoop& loop, Definition& definition);
   static Status TakeIntoBackends(EngineState& state, const Group& group);
   Status CheckSameRanks(const std::vector<int>& mine, std::span<const int32_t> all) const;
   std::vector<int32_t> ValuesOf(Handle handle) const;  // of a finished request
-  // The barrier of a removal, which may have begun in an earlier call.
+  // The vote of a removal, which may have begun in an earlier call.
   Result<Handle> BeginRemoval(GroupId group);
   bool IsOpen(Handle handle) const;
   std::string Where() const { return "rank " + std::to_string(state_->parts.rank); }

@@ -31,7 +31,7 @@ std::vector<std::unique_ptr<Engine>> StartAll(TestJob& job) {
   return engines;
 }
 
-// A rank whose deadline passes has still been counted by the others.
+// A rank whose deadline passes has still been counted by the others, and goes on.
 TEST(GroupCalls, a_group_that_is_added_late_keeps_its_number_on_every_rank) {
   TestJob job(2);
   std::vector<std::unique_ptr<Engine>> engines;
@@ -41,11 +41,13 @@ TEST(GroupCalls, a_group_that_is_added_late_keeps_its_number_on_every_rank) {
   const Status early = engines[0]->AddGroup(both, After(std::chrono::milliseconds(20))).status();
   EXPECT_EQ(early.code(), Code::kTimedOut);
   EXPECT_TRUE(Has(early.message(), "rank 0: add_group: not every rank")) << early.message();
-  const Result<GroupId> on_1 = engines[1]->AddGroup(both, Soon());
-  ASSERT_OK(on_1.status());
-  const Result<GroupId> on_0 = engines[0]->AddGroup(both, After(std::chrono::seconds(3)));
+  Result<GroupId> on_0 = kWorld, on_1 = kWorld;
+  RunRanks(2, [&](int rank) {
+    (rank == 0 ? on_0 : on_1) = engines[static_cast<size_t>(rank)]->AddGroup(both, Soon());
+  });
 
   ASSERT_OK(on_0.status());
+  ASSERT_OK(on_1.status());
   EXPECT_EQ(*on_0, *on_1);
   RunRanks(2, [&](int rank) {
     const Result<GroupId> next = engines[static_cast<size_t>(rank)]->AddGroup(alone, Soon());
@@ -110,6 +112,32 @@ TEST(GroupCalls, a_group_that_is_agreed_and_not_yet_taken_keeps_its_number) {
     const Result<GroupId> next = engines[static_cast<size_t>(rank)]->AddGroup(alone, Soon());
     ASSERT_OK(next.status());
     EXPECT_EQ(*next, *on_1 + 1);
+  });
+}
+
+class CannotTake final : public testing::ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  Status AddGroup(const Group& group) override {
+    if (group.size() > 1) return ResourceExhausted("no room for a group");
+    return ForwardingBackend::AddGroup(group);
+  }
+};
+
+TEST(GroupCalls, a_group_that_one_rank_cannot_take_fails_on_every_rank) {
+  JobOptions options;
+  options.wrap_backend = [](int rank, std::unique_ptr<Backend> inner) -> std::unique_ptr<Backend> {
+    if (rank != 1) return inner;
+    return std::make_unique<CannotTake>(std::move(inner));
+  };
+  TestJob job(2, options);
+  const auto engines = StartAll(job);
+  RunRanks(2, [&](int rank) {
+    Engine& engine = *engines[static_cast<size_t>(rank)];
+    const Status status = engine.AddGroup(std::vector<int>{0, 1}, Soon()).status();
+    EXPECT_TRUE(Has(status.message(), rank == 1 ? "no room for a group" : "another rank"))
+        << status;
+    EXPECT_OK(engine.AddGroup(std::vector<int>{0}, Soon()));
   });
 }
 

@@ -46,24 +46,6 @@ std::shared_ptr<const Group> GroupTable::Add(std::vector<int> ranks) {
   return group;
 }
 
-Status GroupTable::Remove(GroupId group) {
-  MutexLock lock(mutex_);
-  if (group == kWorld) {
-    return InvalidArgument("rank " + std::to_string(rank_) +
-                           ": group 0 cannot be removed: it is the group of all ranks; remove only "
-                           "groups that were added");
-  }
-  if (auto found = groups_.find(group); found != groups_.end()) {
-    // What was agreed before the removal still runs and finds the group here, until Forget.
-    removed_.insert(groups_.extract(found));
-    return Status();
-  }
-  return InvalidArgument("rank " + std::to_string(rank_) + ": there is no group " +
-                         std::to_string(group) +
-                         " to remove: it was never added, or removed "
-                         "before; keep track of groups");
-}
-
 Result<std::shared_ptr<const Group>> GroupTable::Find(GroupId group) const {
   MutexLock lock(mutex_);
   auto found = groups_.find(group);
@@ -93,21 +75,32 @@ std::shared_ptr<const Group> GroupTable::FindEver(GroupId group) const {
 void GroupTable::Stage(const std::string& vote, GroupId group,
                        std::shared_ptr<const TreePlan> plan) {
   MutexLock lock(mutex_);
-  staged_[vote] = {group, std::move(plan)};
+  staged_[vote] = {group, false, std::move(plan)};
 }
 
-void GroupTable::TakeForce(const std::string& vote) {
+void GroupTable::StageRemoval(const std::string& vote, GroupId group) {
   MutexLock lock(mutex_);
-  const auto staged = staged_.find(vote);
-  if (staged == staged_.end()) return;
-  if (const auto found = groups_.find(staged->second.group); found != groups_.end()) {
-    // A new object instead of a change: lanes hold the old one for their buckets, which were agreed
-    // without the plan.
-    auto planned = std::make_shared<Group>(*found->second);
-    planned->plan = std::move(staged->second.plan);
-    found->second = std::move(planned);
+  staged_[vote] = {group, true, nullptr};
+}
+
+std::shared_ptr<const Group> GroupTable::TakeForce(const std::string& vote) {
+  MutexLock lock(mutex_);
+  const auto found = staged_.find(vote);
+  if (found == staged_.end()) return nullptr;
+  const Staged staged = std::move(found->second);
+  staged_.erase(found);
+  const auto group = groups_.find(staged.group);
+  if (group == groups_.end()) return nullptr;
+  if (staged.removes) {
+    // What was agreed before the removal still runs and finds the group here, until Forget.
+    return removed_.insert(groups_.extract(group)).position->second;
   }
-  staged_.erase(staged);
+  // A new object instead of a change: lanes hold the old one for their buckets, which were agreed
+  // without the plan.
+  auto planned = std::make_shared<Group>(*group->second);
+  planned->plan = staged.plan;
+  group->second = std::move(planned);
+  return nullptr;
 }
 
 bool GroupTable::has_added() const {

@@ -20,7 +20,6 @@ class GroupTable {
   // Sorted, without duplicates, inside the job; else kInvalidArgument.
   Result<std::vector<int>> Normalize(std::span<const int> ranks) const;
   std::shared_ptr<const Group> Add(std::vector<int> ranks);
-  Status Remove(GroupId group);
   // kInvalidArgument names the groups there are.
   Result<std::shared_ptr<const Group>> Find(GroupId group) const;
   // Nothing that was agreed before its removal is left.
@@ -30,9 +29,11 @@ class GroupTable {
   std::shared_ptr<const Group> FindEver(GroupId group) const;
   // Keeps a plan of a group until the vote of this name has been taken; null: no plan any more.
   void Stage(const std::string& vote, GroupId group, std::shared_ptr<const TreePlan> plan);
-  // A vote has been taken: if a plan waits for it, whoever finds the group from now on finds the plan
-  // with it.
-  void TakeForce(const std::string& vote);
+  // Keeps the removal of a group until the vote of this name has been taken.
+  void StageRemoval(const std::string& vote, GroupId group);
+  // A vote has been taken: if a plan waits for it, whoever finds the group from now on finds the
+  // plan with it; if a removal does, nobody finds the group any more, which is returned.
+  std::shared_ptr<const Group> TakeForce(const std::string& vote);
   // Whether there are others than the group of all ranks.
   bool has_added() const;
 
@@ -45,6 +46,7 @@ class GroupTable {
   std::map<GroupId, std::shared_ptr<const Group>> removed_ RABIT_GUARDED_BY(mutex_);
   struct Staged {
     GroupId group;
+    bool removes;
     std::shared_ptr<const TreePlan> plan;
   };
   std::map<std::string, Staged> staged_ RABIT_GUARDED_BY(mutex_);

@@ -21,6 +21,7 @@ class WaitingController final : public Controller {
   void FailBackend(const BackendFailure&) override {}
   void Compare(const ScheduleDigest&) override {}
   void AddGroup(const Group&) override {}
+  void RemoveGroup(GroupId) override {}
   void WriteStatistics(JsonWriter&) const override {}
   std::vector<std::string> Waiting() const override { return lines_; }
 

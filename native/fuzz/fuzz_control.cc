@@ -23,9 +23,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case ControlType::kAnnounce:
       fuzz::CheckRoundTrip(bytes, DecodeAnnounce, Written<AnnounceMessage>);
       break;
-    case ControlType::kAddGroup:
-      fuzz::CheckRoundTrip(bytes, DecodeGroup, Written<GroupMessage>);
-      break;
     case ControlType::kAgree:
       fuzz::CheckRoundTrip(bytes, DecodeAgree, Written<AgreeMessage>);
       break;

@@ -216,6 +216,11 @@ void ControllerRunsGroupsApart() {
     Group high{2, {2, 3}, rank < 2 ? -1 : rank - 2};
     mine.AddGroup(low);
     mine.AddGroup(high);
+    // No rank names a group before all know it.
+    Announcement all_know;
+    all_know.ready.push_back(FloatEntry("all know", {1}));
+    EXPECT_OK(mine.Announce(all_know));
+    NextOutcomes(mine, 1);
     for (int step = 0; step < 4; ++step) {
       Announcement announcement;
       announcement.ready.push_back(FloatEntry("w", {rank < 2 ? 3 : 4}));

@@ -9,6 +9,8 @@
 namespace rabit::testing {
 namespace {
 
+using GroupStep = Operation::GroupStep;
+
 constexpr uint64_t kJoinHandle = UINT64_MAX;
 constexpr size_t kInputs = 64;
 // Submissions of ranks differ in order by about so much.
@@ -34,7 +36,7 @@ Caller::Caller(const Options& options, const Program& program, VirtualTime& time
     left_ += operation.TakesPart(options_.rank) ? 1 : 0;
   MakeReady(Operation::kWorldSlot);
   for (int index = 0; index < static_cast<int>(states_.size()); ++index) {
-    if (!at(index).defines_group) continue;
+    if (at(index).group_step != GroupStep::kDefine) continue;
     ready_.push_back(index);  // groups are added one after the other
     break;
   }
@@ -44,7 +46,7 @@ Caller::Caller(const Options& options, const Program& program, VirtualTime& time
 void Caller::MakeReady(int slot) {
   for (int index = static_cast<int>(states_.size()); index-- > 0;) {
     const Operation& operation = at(index);
-    if (operation.defines_group || operation.group_slot != slot) continue;
+    if (operation.group_step != GroupStep::kNone || operation.group_slot != slot) continue;
     if (operation.TakesPart(options_.rank)) ready_.push_back(index);
   }
   if (slot == Operation::kWorldSlot) std::reverse(ready_.begin(), ready_.end());
@@ -96,7 +98,7 @@ Signature Caller::SignatureOf(const Operation& operation, bool is_odd) const {
     signature.root = operation.members[is_sender ? 1 : 0];
   }
   if (signature.kind == Kind::kAllgather) signature.shape[0] = RowsOf(operation, options_.rank);
-  if (operation.group_slot >= 0 && !operation.defines_group)
+  if (operation.group_slot >= 0 && operation.group_step == GroupStep::kNone)
     signature.group = group_ids_[static_cast<size_t>(operation.group_slot)];
   if (is_odd) signature.dtype = DType::kInt64;
   return signature;
@@ -234,23 +236,49 @@ void Caller::EndRound(int index) {
     ready_.push_back(index);
   } else {
     --left_;
-    if (operation.defines_group) AddGroup(operation.group_slot);
+    if (operation.group_step == GroupStep::kDefine) AddGroup(index);
+    if (operation.group_step == GroupStep::kConfirm) UseGroup(operation.group_slot);
+    if (operation.group_step == GroupStep::kNone) RemoveGroupIfOver(operation.group_slot);
   }
   if (!ready_.empty() || left_ == 0) SubmitLater();
 }
 
-void Caller::AddGroup(int slot) {
-  const auto group = groups_.Add(program_.groups[static_cast<size_t>(slot)]);
+void Caller::AddGroup(int definition) {
+  const auto group = groups_.Add(program_.groups[static_cast<size_t>(at(definition).group_slot)]);
   group_ids_.push_back(group->id);
   ++left_;  // until the command has run
-  port_.Tell([this, group, slot](EngineCore& core) {
+  port_.Tell([this, group, definition](EngineCore& core) {
     core.AddGroup(*group);
     --left_;
-    MakeReady(slot);
-    for (int index = 0; index < static_cast<int>(states_.size()); ++index)
-      if (at(index).defines_group && at(index).group_slot == slot + 1) ready_.push_back(index);
+    ready_.push_back(definition + 1);  // the vote that this rank knows it
     SubmitLater();
   });
+}
+
+// All ranks know it.
+void Caller::UseGroup(int slot) {
+  MakeReady(slot);
+  for (int index = 0; index < static_cast<int>(states_.size()); ++index) {
+    const bool is_next = at(index).group_slot == slot + 1;
+    if (is_next && at(index).group_step == GroupStep::kDefine) ready_.push_back(index);
+  }
+  RemoveGroupIfOver(slot);
+}
+
+void Caller::RemoveGroupIfOver(int slot) {
+  if (slot == Operation::kWorldSlot) return;
+  int removal = -1;
+  for (int index = 0; index < static_cast<int>(states_.size()); ++index) {
+    const Operation& operation = at(index);
+    if (operation.group_slot != slot) continue;
+    if (operation.group_step == GroupStep::kRemove) removal = index;
+    const bool is_mine =
+        operation.group_step == GroupStep::kNone && operation.TakesPart(options_.rank);
+    if (is_mine && states_[static_cast<size_t>(index)].round < operation.rounds()) return;
+  }
+  if (removal < 0) return;
+  groups_.StageRemoval(at(removal).name, group_ids_[static_cast<size_t>(slot)]);
+  ready_.push_back(removal);
 }
 
 void Caller::JoinOrStop() {

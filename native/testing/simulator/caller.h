@@ -70,7 +70,9 @@ class Caller {
   std::shared_ptr<PendingRequest> Open(int index);
   void Refuse(int index);
   void EndRound(int index);
-  void AddGroup(int slot);
+  void AddGroup(int definition);
+  void UseGroup(int slot);
+  void RemoveGroupIfOver(int slot);
   void MakeReady(int slot);  // the operations of a group
   void JoinOrStop();
   bool LeavesOut(const Operation& operation, int round) const;

@@ -30,7 +30,8 @@ class ControllerJob {
   int size() const { return tree_.size(); }
   int64_t now_us() const { return MicrosOf(time_.Now()); }
 
-  void AddGroup(Group group);  // on every rank, which tells the others
+  void AddGroup(Group group);  // on every rank
+  void RemoveGroup(int rank, GroupId group) { at(rank).controller->RemoveGroup(group); }
   void Announce(int rank, const Announcement& mine);
   void Refuse(int rank, const TensorKey& key, const Status& why);
   void FailBackend(int rank, const BackendFailure& failure) {

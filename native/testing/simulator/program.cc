@@ -89,17 +89,29 @@ Operation RandomOperation(int index, const Program::Options& options, const Prog
   return operation;
 }
 
-Operation GroupDefinition(int slot, int ranks) {
-  Operation operation;
-  operation.name = "rabit.add_group." + std::to_string(slot);
-  operation.signature.kind = Kind::kAllgather;
-  operation.signature.dtype = DType::kInt32;
-  operation.signature.shape = {3};
-  operation.members = All(ranks);
-  operation.group_slot = slot;
-  operation.defines_group = true;
-  MakeRounds(operation, 1);
-  return operation;
+// Of all ranks, in this order.
+std::vector<Operation> GroupSteps(int slot, int ranks) {
+  const std::string number = std::to_string(slot);
+  std::vector<Operation> steps(3);
+  steps[0].name = "rabit.add_group." + number;
+  steps[0].group_step = Operation::GroupStep::kDefine;
+  steps[0].signature.kind = Kind::kAllgather;
+  steps[0].signature.dtype = DType::kInt32;
+  steps[0].signature.shape = {3};
+  steps[1].name = steps[0].name + ".taken";
+  steps[1].group_step = Operation::GroupStep::kConfirm;
+  steps[2].name = "rabit.remove_group." + number;
+  steps[2].group_step = Operation::GroupStep::kRemove;
+  for (Operation& step : steps) {
+    step.members = All(ranks);
+    step.group_slot = slot;
+    MakeRounds(step, 1);
+    if (step.group_step == Operation::GroupStep::kDefine) continue;
+    step.signature.kind = Kind::kVote;
+    step.signature.dtype = DType::kInt64;
+    step.signature.shape = {0};
+  }
+  return steps;
 }
 
 }  // namespace
@@ -109,7 +121,10 @@ Program Program::Random(const Options& options, Dice& dice) {
   const int groups = options.is_plain ? 0 : dice.Below(3);
   for (int slot = 0; slot < groups; ++slot) {
     program.groups.push_back(SomeOf(options.ranks, dice));
-    program.operations.push_back(GroupDefinition(slot, options.ranks));
+    for (Operation& step : GroupSteps(slot, options.ranks)) {
+      const bool is_removal = step.group_step == Operation::GroupStep::kRemove;
+      if (!is_removal || options.removes_groups) program.operations.push_back(std::move(step));
+    }
   }
   program.joins = !options.is_plain && dice.OneIn(5);
   // Rank 0 is none, so that somebody submits what the others leave out.

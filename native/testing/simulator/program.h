@@ -20,8 +20,11 @@ struct Operation {
   int group_slot = kWorldSlot;
   std::vector<int> members;  // none: every rank
   bool is_waited_for = false;
-  bool is_left_out = false;    // joiners do not submit its last round
-  bool defines_group = false;  // AddGroup's own allgather; of the group in group_slot
+  bool is_left_out = false;  // joiners do not submit its last round
+  // What all ranks do for the group in group_slot: gather its lists, vote that each knows it, and
+  // in the end that it goes.
+  enum class GroupStep { kNone, kDefine, kConfirm, kRemove };
+  GroupStep group_step = GroupStep::kNone;
   // By round; -1: nobody.
   std::vector<int> odd_rank;  // submits something else
   std::vector<int> refuser;   // turns its own down
@@ -43,6 +46,8 @@ struct Program {
     int rounds = 3;
     int backends = 1;       // that operations name
     bool is_plain = false;  // allreduces alone, without mistakes, groups and joins
+    // A removal would wait for ranks that wait for a silent one, and name them.
+    bool removes_groups = true;
   };
 
   std::vector<Operation> operations;

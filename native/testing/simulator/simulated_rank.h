@@ -67,7 +67,9 @@ class SimulatedRank final : private CoreOutput, private CallerPort {
   void Drop(const std::shared_ptr<PendingRequest>& pending) override;
   void WantCredit(bool wants) override { wants_credit_ = wants; }
   Status EndBackend(const BackendFailure& failure) override { return failure.why; }
-  void RemoveGroup(const std::shared_ptr<const Group>&) override {}
+  void RemoveGroup(const std::shared_ptr<const Group>& group) override {
+    groups_.Forget(group->id);
+  }
   // CallerPort
   void Submit(EngineCore::Requests batch) override;
   void Tell(CommandQueue::Command command) override;

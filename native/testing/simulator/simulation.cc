@@ -69,10 +69,10 @@ class Job final : private LaneOutcome {
       : options_(Filled(options)),
         dice_(options_.seed),
         tree_(options_.is_plain ? LargeTree(options_.ranks) : RandomTree(options_.ranks, dice_)),
-        program_(Program::Random({options_.ranks, options_.tensors, options_.rounds,
-                                  options_.backends, options_.is_plain},
-                                 dice_)),
         fault_(options_.has_faults ? dice_.OneOf(kFaults) : Fault::kNone),
+        program_(Program::Random({options_.ranks, options_.tensors, options_.rounds,
+                                  options_.backends, options_.is_plain, fault_ != Fault::kSilence},
+                                 dice_)),
         codecs_(MakeCodecSet()),
         router_(MakeRouter()),
         network_(time_, dice_, tree_, NetworkOptions(), [this](int rank) { at(rank).OnArrival(); }),
@@ -195,8 +195,8 @@ class Job final : private LaneOutcome {
   Dice dice_;
   VirtualTime time_;
   const RankTree tree_;
-  const Program program_;
   const Fault fault_;
+  const Program program_;
   const std::unique_ptr<CodecSet> codecs_;
   const Router router_;
   int lane_count_ = 1;
