@@ -149,7 +149,9 @@ def gc(step: int, strength: float) -> None:
     import gc as collector
 
     if not kept:
+        collector.disable()
         kept.extend([[i] for i in range(int(150_000 * strength))])
+        collector.enable()
         if FIX == "gc.freeze()":
             collector.freeze()
     collector.collect()

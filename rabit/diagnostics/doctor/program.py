@@ -459,7 +459,8 @@ def collector(picture: Picture) -> Found | None:
         evidence = [
             f"the garbage collector of rank {rank} takes {share:.0%} of the time, up to {longest:.0f} ms at once"
         ]
-        score = 0.92 if share > 0.15 else 0.86
+        # Of a job that stands the pause is not over, and something else may hold the rank.
+        score = 0.92 if share > 0.15 and picture.phase == "running" else 0.86
         return Found(score, [rank], [view.host], "", evidence, {"rank": f"rank {rank}"})
     return None
 
@@ -470,7 +471,8 @@ def nonfinite(picture: Picture) -> Found | None:
     raised = [
         rank
         for rank, view in picture.ranks.items()
-        if "not finite" in str(view.end.get("message", ""))
+        # Who has lost it says so of another rank.
+        if "not finite" in str(view.end.get("message", "")) and view.end.get("lost", -1) < 0
     ]
     said, named = _told(picture, "not finite", "has nan at", "has inf at", "has -inf at")
     ranks = sorted({*found, *raised, *named})
@@ -485,7 +487,7 @@ def nonfinite(picture: Picture) -> Found | None:
         ranks,
         [view.host],
         view.line,
-        [message or f"{ranks_text(ranks)} has counted values that are not finite"],
+        [f"{ranks_text(ranks)} reports {message or 'values that are not finite'}"],
         {},
     )
 

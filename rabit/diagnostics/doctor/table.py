@@ -131,7 +131,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "gc",
         "the garbage collector pauses a rank",
-        _GOES,
+        (*_GOES, "hung"),
         program.collector,
         "marks of collector pauses: how much of the time do they cover?",
         "call gc.freeze() after the setup, or gc.disable() and gc.collect() every some hundred steps on all ranks",

@@ -295,6 +295,17 @@ def test_a_host_to_which_packets_take_long_is_named_and_its_link_is_not_called_s
     assert [(cause.row.name, list(cause.found.hosts)) for cause in found.causes] == [("far-host", ["h3"])]
 
 
+def test_a_rank_that_lost_one_whose_loss_is_not_finite_is_not_named():
+    ended = {
+        "0": {"status": 1, "raised": "FloatingPointError", "message": "the loss is not finite"},
+        "1": {"status": 1, "raised": "PeerLost", "message": "rank 0 ends: the loss is not finite", "lost": 0},
+    }
+    found = diagnose(look(rank([operation("a", 1)]), rank([operation("a", 1)]), ended=ended, is_after=True))
+
+    assert (found.causes[0].row.name, list(found.causes[0].found.ranks)) == ("not-finite", [0])
+    assert found.causes[0].found.evidence == ["rank 0 reports the loss is not finite"]
+
+
 @pytest.mark.parametrize(("first_step_s", "expected"), [(1, {"leak", "gc"}), (15, set())])
 def test_memory_and_collections_count_from_the_first_step_on(first_step_s, expected):
     """Before it, a program loads modules."""
