@@ -51,8 +51,7 @@ class Unit:
 
     def fetch(self) -> None:
         """Has this rank's part ready for `start`. Does not block."""
-        for storage in self.storages:
-            storage.fetch()
+        self._source.fetch(self.version, self.storages)
 
     def start(self, pool: SlotPool) -> None:
         """Starts to gather the values. Does not block."""

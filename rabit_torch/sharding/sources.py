@@ -30,6 +30,9 @@ class Source(Protocol):
     ) -> list[Any]:
         """Starts to collect the values of each storage; returns what is waited for."""
 
+    def fetch(self, version: int, storages: Sequence[PartStorage]) -> None:
+        """Has what the next gather of this rank needs of these storages in memory. Does not block."""
+
     def let_go(self, version: int, storages: Sequence[PartStorage], values: Sequence[torch.Tensor]) -> None:
         """The whole values of this version, which are there, are about to be forgotten."""
 
@@ -57,6 +60,10 @@ class CollectiveSource:
         return [
             storage.gather(target) for storage, target in zip(storages, values, strict=True)
         ]
+
+    def fetch(self, version: int, storages: Sequence[PartStorage]) -> None:
+        for storage in storages:
+            storage.fetch()
 
     def let_go(self, version: int, storages: Sequence[PartStorage], values: Sequence[torch.Tensor]) -> None:
         """They are gathered again from the same parts."""
@@ -93,6 +100,9 @@ class TwoGatherSource(CollectiveSource):
             else:
                 handles.append(storage.gather(target))
         return handles
+
+    def fetch(self, version: int, storages: Sequence[PartStorage]) -> None:
+        super().fetch(version, [storage for storage in storages if self._kept.get(storage, (-1, None))[0] != version])
 
     def let_go(self, version: int, storages: Sequence[PartStorage], values: Sequence[torch.Tensor]) -> None:
         for storage, whole in zip(storages, values, strict=True):
@@ -141,6 +151,9 @@ class PulledSource:
         # The owners after this rank first, so that ranks that pull together begin at different ones.
         reads.sort(key=lambda read: (read[0] - own) % len(self._ranks))
         return [self._parts.pull(f"parameters of {unit!r} on rank {own}", version, reads)]
+
+    def fetch(self, version: int, storages: Sequence[PartStorage]) -> None:
+        """Parts that are served lie in memory."""
 
     def let_go(self, version: int, storages: Sequence[PartStorage], values: Sequence[torch.Tensor]) -> None:
         """They are pulled again."""

@@ -10,6 +10,7 @@ from support.divided_state import trained_or_restored
 
 import rabit
 import rabit_torch
+from rabit.sharding import DiskTier
 from rabit.testing import run_ranks
 from rabit_torch import sharding
 
@@ -195,6 +196,44 @@ def test_gathers_of_a_group_in_the_backward_pass_have_the_bits(within, passes):
         for name, value in expected.items():
             assert torch.equal(values[name], value)
             assert torch.equal(states[name]["exp_avg_sq"], state[name]["exp_avg_sq"])
+
+
+def test_parameters_on_disk_are_not_read_for_gathers_of_a_group(tmp_path, monkeypatch):
+    read = DiskTier.read
+    reads = []
+
+    def counted(self, key, values):
+        if key.startswith("values"):
+            reads.append(key)
+        return read(self, key, values)
+
+    def run(engine, group=None):
+        model = copy.deepcopy(MODEL)
+        optimizer = adamw(model.parameters())
+        folder = f"disk:{tmp_path / str(group)}"
+        sharding.shard(model, keep=0, backward_within=group, offload=folder)
+        optimizer = rabit_torch.DistributedOptimizer(
+            optimizer, model.named_parameters(), shard="parameters", model=model
+        )
+        for step in range(4):
+            if step == 3:
+                rabit.barrier()
+                reads.clear()
+                rabit.barrier()
+            optimizer.zero_grad()
+            backward(model, engine.rank, step)
+            rabit.barrier()
+        found = len(reads)
+        optimizer.step()
+        with sharding.gathered(model):
+            return found, [value.detach().clone() for value in model.parameters()]
+
+    monkeypatch.setattr(DiskTier, "read", counted)
+    (read_again, expected), _ = run_ranks(2, run, deterministic=True)
+    (kept, values), _ = run_ranks(2, lambda engine: run(engine, 1), deterministic=True)
+
+    assert read_again and not kept  # Since the first pass the parameters have not changed.
+    assert all(torch.equal(value, other) for value, other in zip(values, expected, strict=True))
 
 
 @pytest.mark.parametrize("group", [1, 2, 4])
