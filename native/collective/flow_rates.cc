@@ -42,10 +42,11 @@ class FlowRound {
     if (longest < kFlowLong * round_seconds) RABIT_RETURN_IF_ERROR(TimeFlows());
     for (size_t i = 0; i < flows_.size(); ++i) {
       const double best = std::min(once[i], seconds_[i]);
-      const bool is_longer = best > kFlowLonger * first[i];
-      const int64_t bytes = is_longer ? bytes_[i] - kFlowFirstBytes : bytes_[i];
-      flows_[i].bytes_per_second =
-          static_cast<double>(bytes) / (is_longer ? best - first[i] : best);
+      const double whole = static_cast<double>(bytes_[i]) / best;
+      // Buffers on the way take the first bytes at once, so the rest tells more.  Where the machine
+      // was busy meanwhile, the rest would seem faster than all of them.
+      const double rest = static_cast<double>(bytes_[i] - kFlowFirstBytes) / (best - first[i]);
+      flows_[i].bytes_per_second = best > kFlowLonger * first[i] ? std::min(rest, whole) : whole;
     }
     return Status();
   }
