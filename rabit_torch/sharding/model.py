@@ -39,7 +39,7 @@ from rabit_torch.sharding.gathers import Gathers, Unit
 from rabit_torch.sharding.guarded import Divided, DividedParameter, divide
 from rabit_torch.sharding.host_shared import SharedParameter
 from rabit_torch.sharding.meta import give_values, is_on_meta, owners_of, share_values
-from rabit_torch.sharding.parts_on_disk import DiskStorage, made_tier
+from rabit_torch.sharding.parts_on_disk import DiskStorage, made_tier, step_bytes
 from rabit_torch.sharding.slots import give_back_pages, return_large_blocks
 from rabit_torch.sharding.sources import Source, TwoGatherSource, check_gather, made_source
 from rabit_torch.sharding.units import UnitPlan, Units, planned_units
@@ -62,7 +62,7 @@ def shard(
     within: Literal["host"] | int | None = None,
     backward_within: Literal["host"] | int | None = None,
     offload: str | None = None,
-    state_bytes: int = 0,
+    state_bytes: int | Literal["disk"] = 0,
 ) -> torch.nn.Module:
     """Divides the parameters of `model` among the ranks of `process_set`; returns the model, of the same class.
 
@@ -86,7 +86,8 @@ def shard(
 
     A model on the meta device gets its values here, unit by unit, by reset_parameters() of its modules on the first
     rank. Raises ResourceExhausted, before anything is allocated, where a host has not enough memory for it.
-    state_bytes: of the optimizer for each element, which are to fit too; DistributedOptimizer(model=...) knows them.
+    state_bytes: of the optimizer for each element, which are to fit too, or "disk" where they lie there;
+    DistributedOptimizer(model=...) knows them.
     """
     check_gather(gather, offload, backward_within)
     _check(model)
@@ -107,12 +108,16 @@ def shard(
         check_layouts(layout, process_set, prefix)
     size = _window(layout) if window is None else window
     if is_on_meta(model) and not joins:
-        sizes = Sizes(model, layout, state_bytes, offload is not None, second)
+        sizes = Sizes(model, layout, 0 if state_bytes == "disk" else state_bytes, offload is not None, second)
+        aside = 0
+        if offload is not None or state_bytes == "disk":  # What comes from there; the state is that of Adam.
+            times = 2 if offload is None else 3
+            aside = min(times * sizes.rank.gradients, step_bytes(4 * times))
         largest = max(unit_bytes(layout).values())
         check_room(
             f"shard: {type(model).__name__} of {sizes.count:,} parameters, in {layout.parts} parts",
             # Of gradients, two units are on their way while a third is filled.
-            sizes.rank.total + size + 3 * largest,
+            sizes.rank.total + aside + size + 3 * largest,
             "Use more hosts, shard a larger part, or keep the optimizer's state on disk (offload)",
             process_set,
             f"{prefix}.room",

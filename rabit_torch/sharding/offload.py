@@ -15,12 +15,11 @@ import torch
 
 import rabit
 from rabit.sharding import DiskTier
-from rabit_torch.sharding.parts_on_disk import PIECE, DiskStorage, Piece
+from rabit_torch.sharding.parts_on_disk import PIECE, WRITES_MAX, DiskStorage, Piece
 from rabit_torch.sharding.states import MASTER, Place, refreshed
 
 __all__ = ["OffloadedStates"]
 
-_WRITES_MAX = 2  # of groups, that a step does not wait for
 _ALIGNED = 64  # bytes: no vector of an optimizer's kernel is cut
 
 
@@ -105,7 +104,7 @@ class OffloadedStates:
                 if piece is not None and group.storage is not None:
                     writes.append(group.storage.replace(piece))
                 self._writes.append(writes)
-                if len(self._writes) > _WRITES_MAX:
+                if len(self._writes) > WRITES_MAX:
                     for write in self._writes.popleft():
                         write.result()
         finally:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -276,7 +276,7 @@ def shard_optimizer(
     state_bytes = check_elementwise(optimizer)
     trained, frozen = _parameters(optimizer, names)
     divided = None if model is None else _divided(
-        model, trained, process_set, within, 0 if offload is not None else state_bytes
+        model, trained, process_set, within, "disk" if offload is not None else state_bytes
     )
     tier = None if divided is None else divided.tier
     if offload is not None:
@@ -371,7 +371,7 @@ def _divided(
     trained: Mapping[torch.Tensor, str],
     process_set: ProcessSet,
     within: Any,
-    state_bytes: int,
+    state_bytes: int | Literal["disk"],
 ) -> DividedModel:
     """The model in parts, whose trained parameters are those of the optimizer."""
     if not isinstance(model, torch.nn.Module):

@@ -21,11 +21,17 @@ from rabit.framework import engine_for_work
 from rabit.sharding import DiskTier, Interval
 from rabit_torch.sharding.flats import PartStorage
 
-__all__ = ["PIECE", "DiskStorage", "Piece", "made_tier"]
+__all__ = ["PIECE", "WRITES_MAX", "DiskStorage", "Piece", "made_tier", "step_bytes"]
 
 # Elements that are read, updated and written together. Reading and writing overlap with updates, so smaller pieces cost
 # requests and larger ones memory.
 PIECE = 1 << 21
+WRITES_MAX = 2  # of pieces, that a step does not wait for
+
+
+def step_bytes(element_bytes: int) -> int:
+    """Memory of a step, for pieces of so many bytes per element: one is read, one updated, one begins to be written."""
+    return (3 + WRITES_MAX) * PIECE * element_bytes
 
 
 def made_tier(offload: str, process_set: ProcessSet) -> DiskTier:

@@ -38,7 +38,8 @@ def sharding_largest(o: Any) -> None:
              f"{max(rank['seconds'] for rank in found):.0f} s", found[0]["refused"]]
         )  # fmt: skip
     print(f"{o.ranks} ranks, {o.gibibytes} GiB, AdamW in float32, layers of {o.width} x {o.width}")
-    table(["", "parameters", "peak of all ranks, above the start", "start and step", f"{o.more} times as many"], rows)
+    heads = ["mode", "parameters", "peak of all ranks, above the start", "start and step", f"{o.more} times as many"]
+    table(heads, rows)
 
 
 def largest_rank(o: Any) -> dict[str, Any]:
@@ -47,6 +48,7 @@ def largest_rank(o: Any) -> dict[str, Any]:
     import rabit.sharding.room
     import rabit_torch
     from rabit import ResourceExhausted
+    from rabit_torch.sharding.parts_on_disk import step_bytes
 
     limit = int(o.gibibytes * 2**30)
     rabit.sharding.room.free_bytes = lambda: limit
@@ -54,9 +56,10 @@ def largest_rank(o: Any) -> dict[str, Any]:
     rabit_torch.init()
     stage = STAGES[o.mode.removesuffix(DISK).removesuffix(ALL)]
     layer = o.width**2
-    # A window of two units, and three of gradients on their way.
-    room = limit - (5 * o.ranks * 4 * layer if stage == "parameters" else 0)
-    layers = room // (PER_PARAMETER[o.mode](o.ranks) * layer)
+    # Three gradients are on their way, and two units in the window.
+    aside = {None: 0, "optimizer": 0, "gradients": 3, "parameters": 5}[stage] * 4 * layer
+    aside += {DISK: step_bytes(8), ALL: step_bytes(12)}.get(o.mode.removeprefix("stage3"), 0)
+    layers = (limit - o.ranks * aside) // (PER_PARAMETER[o.mode](o.ranks) * layer)
     refused = ""
     if stage == "parameters":
         try:
@@ -64,6 +67,7 @@ def largest_rank(o: Any) -> dict[str, Any]:
             refused = "was not refused"
         except ResourceExhausted as error:
             refused = str(error).split(": ", 1)[1].split(". ")[0]
+    torch.optim.AdamW(torch.nn.Linear(8, 8).parameters(), fused=True).step()  # What torch loads for it is not counted.
     base, began = resident(), time.perf_counter()
     model, optimizer = wrapped(o, stage, layers)
     model(torch.ones(1, o.width)).sum().backward()
