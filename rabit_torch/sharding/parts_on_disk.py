@@ -30,7 +30,7 @@ WRITES_MAX = 2  # of pieces, that a step does not wait for
 
 
 def step_bytes(element_bytes: int) -> int:
-    """Memory of a step, for pieces of so many bytes per element: one is read, one updated, one begins to be written."""
+    """Memory of a step, for pieces of `element_bytes` per element: one is read, one updated, three are written."""
     return (3 + WRITES_MAX) * PIECE * element_bytes
 
 
