@@ -74,9 +74,8 @@ def by_ray(case: str, folder: str, size: int) -> list[int]:
     from ray.cluster_utils import Cluster
 
     os.environ.update(RAY_raylet_start_wait_time_s="200")  # Ray reads the name in small letters
-    cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": SIZE // 2, "include_dashboard": False}
-    )
+    head = {"num_cpus": SIZE // 2, "include_dashboard": False, "temp_dir": f"{folder}/ray"}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     second = cluster.add_node(num_cpus=SIZE // 2)
     signal.signal(signal.SIGUSR2, lambda *_: cluster.remove_node(second, allow_graceful=False))
     ray.init(address=cluster.address)

@@ -47,6 +47,11 @@ class Ray(Functions):
     logs: Mapping[str, str] = {"wrong count": r"GetTimeoutError"}  # Ray has not as many processors
     package = "ray"
 
+    def log(self, folder: Path) -> str:
+        """Its workers print into files: the driver shows a line of several that are alike, and none after its end."""
+        files = folder.glob("ray/session_latest/logs/worker-*.out")
+        return super().log(folder) + "".join(path.read_text() for path in files)
+
     def lose_host(self, job: subprocess.Popen[bytes], ranks: Sequence[int]) -> None:
         job.send_signal(signal.SIGUSR2)
 
@@ -59,9 +64,10 @@ class Dask(Functions):
 
 
 class Multiprocessing(Functions):
-    """Its one host is lost with the driver: that dies, and the ranks must not go on without it."""
+    """Its one host is lost with the driver: that dies, and Python's processes go on without their parent."""
 
     name = "multiprocessing"
+    outlived = ("host dies",)
     statuses: Mapping[str, int] = {"host dies": 137}
     logs: Mapping[str, str] = {**Functions.logs, "host dies": r"rank 3 goes on"}
     package = "multiprocessing"

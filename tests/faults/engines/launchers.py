@@ -239,9 +239,10 @@ class Mpich(InNamespaces):
 
 
 class Torchrun(InNamespaces):
-    """An agent on each host; the job is the first one's."""
+    """An agent on each host; the job is the first one's.  An agent that gets a signal ends with 1."""
 
     name = "torchrun"
+    statuses: Mapping[str, int] = {"stop signal": 1}
 
     def missing(self) -> str:
         return super().missing() or (
