@@ -46,7 +46,7 @@ def sharding(o: Any) -> None:
          found[0]["received"][mode] / unit, count_of_units(mode, o.ranks, o.per_host)]
         for mode in o.modes
     ]  # fmt: skip
-    table(["", "step", f"times of {o.modes[0]}", "received / 4 bytes of all", "formula"], rows)
+    table(["", "step", f"{o.modes[0]} / it", "received / 4 bytes of all", "formula"], rows)
 
 
 def count_of_units(mode: str, ranks: int, per_host: int) -> str:
