@@ -290,7 +290,7 @@ def test_what_is_no_process_set_is_refused(job, call, process_set):
 @pytest.mark.parametrize("name", [["a"], ("a", ["b"])])
 @pytest.mark.parametrize("call", CALLS)
 def test_a_name_that_is_no_key_is_refused(job, call, name):
-    with pytest.raises(InvalidArgument, match=r"the name .* of type (list|tuple) is not a text"):
+    with pytest.raises(InvalidArgument, match=r"the name .* of type (list|tuple) is not text"):
         call(name=name)
 
 
