@@ -188,6 +188,24 @@ report([one.tolist(), two.tolist(), str(one.dtype)])
     assert results[0] == [[2048.0], [2048.0], "torch.float32"]
 
 
+def test_an_optimizer_takes_a_codec_of_the_engine(on_ranks):
+    # Both elements of each block are its smallest and its largest, which 8 bits represent.
+    results = on_ranks(
+        2,
+        """
+model = torch.nn.Linear(4096, 1, bias=False)
+optimizer = rabit.DistributedOptimizer(
+    torch.optim.SGD(model.parameters(), lr=1.0), model.named_parameters(), compression=rabit.Compression.minmax8()
+)
+row = torch.tensor([1.0, -3.0]).repeat(2048)
+(model(row * (rabit.rank() + 1))).sum().backward()
+report(float((model.weight.grad[0] - 1.5 * row).abs().max()))
+""",
+    )
+
+    assert all(difference < 1e-5 for difference in results)
+
+
 def test_sync_and_async_calls_of_one_name_meet(on_ranks):
     results = on_ranks(
         2,
