@@ -17,6 +17,9 @@ constexpr int64_t kFlowBytesMax = 64 << 20;
 // A round that takes so many times as long as wanted is not repeated: on slow links a busy moment
 // makes less of a difference.
 constexpr double kFlowLong = 2;
+// Nor is one that takes so long; between them, one that takes this many times as long as its first
+// bytes have said is, because the machine was busy.
+constexpr double kFlowTooLong = 6, kFlowUnexpected = 2;
 // Below this a longer message does not take longer: the network is not what limits it.
 constexpr double kFlowLonger = 1.3;
 
@@ -30,16 +33,19 @@ class FlowRound {
   Status Run(double round_seconds) {
     RABIT_RETURN_IF_ERROR(TimeFlows());
     const std::vector<double> first = seconds_;
-    double longest = 0;
+    double longest = 0, expected = 0;
     for (size_t i = 0; i < flows_.size(); ++i) {
       const double wanted = static_cast<double>(kFlowFirstBytes) / first[i] * round_seconds;
       bytes_[i] =
           static_cast<int64_t>(std::clamp(wanted, 2.0 * kFlowFirstBytes, 1.0 * kFlowBytesMax));
+      expected = std::max(expected, first[i] * static_cast<double>(bytes_[i]) / kFlowFirstBytes);
     }
     RABIT_RETURN_IF_ERROR(TimeFlows());
     const std::vector<double> once = seconds_;
     for (const double seconds : once) longest = std::max(longest, seconds);
-    if (longest < kFlowLong * round_seconds) RABIT_RETURN_IF_ERROR(TimeFlows());
+    const bool was_busy =
+        longest > kFlowUnexpected * expected && longest < kFlowTooLong * round_seconds;
+    if (was_busy || longest < kFlowLong * round_seconds) RABIT_RETURN_IF_ERROR(TimeFlows());
     for (size_t i = 0; i < flows_.size(); ++i) {
       const double best = std::min(once[i], seconds_[i]);
       const double whole = static_cast<double>(bytes_[i]) / best;

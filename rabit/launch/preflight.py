@@ -123,7 +123,7 @@ class _Probe:
             else [{"problem": "the probe did not answer", "kind": "probe"}] * len(others)
         )
         self.reached = {str(other.host): each for other, each in zip(others, found, strict=True)}
-        for (other, name, _), each in zip(networks, answer["others"] if answer else (), strict=False):
+        for (other, name, _), each in zip(networks, answer.get("others", ()) if answer else (), strict=False):
             self.reached[str(other.host)].setdefault("networks", {})[name] = each
 
     @property
@@ -134,7 +134,7 @@ class _Probe:
     @property
     def other_networks(self) -> list[tuple[str, str]]:
         """Interfaces and addresses at which nobody has named it."""
-        networks = self.found["networks"]
+        networks = self.found.get("networks", {})
         found = [(name, each[0]) for name, each in networks.items() if self.address not in each]
         is_known = len(found) < len(networks)
         return found[:_OTHER_NETWORKS] if is_known else []

@@ -62,7 +62,7 @@ class _LateValues:
         self._storage.own().detach().copy_(self._values)
 
     def refresh(self) -> None:
-        """Takes what the program has written into parameters, as broadcast_parameters does."""
+        """Takes the parameters: before updates are late, with what broadcast_parameters has written into them."""
         self._values.copy_(self._storage.own().detach())
 
 
@@ -135,10 +135,12 @@ class DelayedStates:
         self._states.set(twin, own)
 
     def close(self) -> None:
-        """Removes the files, and ends the thread."""
-        self._wait()
-        self._thread.shutdown()
-        self._states.close()
+        """Removes the files, and ends the thread. Raises the error of the last update."""
+        try:
+            self._wait()
+        finally:
+            self._thread.shutdown()
+            self._states.close()
 
     def _run(self) -> None:
         with torch.no_grad():

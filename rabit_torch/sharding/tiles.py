@@ -30,6 +30,20 @@ class TiledLinear(torch.nn.Module):
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         return torch.cat([tile(hidden) for tile in self.tiles], dim=-1)
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """The whole weight, for what reads it without a call, as TransformerEncoderLayer does in evaluation."""
+        return torch.cat([tile.weight for tile in self._linears()])
+
+    @property
+    def bias(self) -> torch.Tensor | None:
+        """The whole bias."""
+        parts = [tile.bias for tile in self._linears()]
+        return None if parts[0] is None else torch.cat(parts)
+
+    def _linears(self) -> list[Any]:
+        return list(self.tiles)
+
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}"
 
@@ -52,15 +66,17 @@ def tiled(model: torch.nn.Module, tile_bytes: int) -> torch.nn.Module:
 
     An output has the sum that it has in the Linear, and the gradient of the input adds up those of the tiles: values
     equal those of the Linear up to rounding. The bits with and without `shard` are the same. Names of parameters get
-    "tiles.0" in between; `load_state_dict` also takes whole weights. A weight that two modules share stays as it is.
+    "tiles.0" in between; `load_state_dict` also takes whole weights. A layer or a parameter that two modules share
+    stays as it is, and so does one with hooks, as of spectral_norm.
     Raises InvalidArgument for a model that is divided already.
     """
     if tile_bytes < 1:
         raise InvalidArgument(f"tiled: tile_bytes is {tile_bytes}; expected the bytes of a tile, at least 1")
-    owners = Counter(parameter for module in model.modules() for parameter in module._parameters.values())
+    modules = list(model.modules())
+    uses = Counter(part for module in modules for part in (*module._modules.values(), *module._parameters.values()))
     for name, module in list(model.named_modules()):
         count = _count_of(module, tile_bytes)
-        if count < 2 or owners[module.weight] > 1:
+        if count < 2 or any(uses[part] > 1 for part in (module, *module.parameters())):
             continue
         if isinstance(module.weight, DividedParameter):
             raise InvalidArgument(f"tiled: {name!r} is divided already. Call tiled(model) before the optimizer is made")
@@ -74,7 +90,9 @@ def tiled(model: torch.nn.Module, tile_bytes: int) -> torch.nn.Module:
 
 def _count_of(module: torch.nn.Module, tile_bytes: int) -> int:
     """Tiles of a module. Subclasses of Linear are read by others, as in MultiheadAttention."""
-    if type(module) is not torch.nn.Linear:
+    if type(module) is not torch.nn.Linear or set(module._parameters) != {"weight", "bias"}:
+        return 0
+    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
         return 0
     size = module.weight.numel() * module.weight.element_size()
     return min(-(-size // tile_bytes), module.out_features)

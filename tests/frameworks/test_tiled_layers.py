@@ -150,3 +150,23 @@ def test_bad_input_is_refused():
             sharding.tiled(model, TILE)
 
     run_ranks(1, run)
+
+
+def test_a_layer_that_stands_in_two_places_or_has_hooks_stays_as_it_is():
+    shared = torch.nn.Linear(8, 8)
+    twice = torch.nn.Sequential(shared, torch.nn.ReLU(), shared)
+    normed = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(8, 8))
+    hooked = torch.nn.Linear(8, 8)
+    hooked.register_forward_hook(lambda *_: None)
+
+    assert sharding.tiled(twice, 64)[0] is sharding.tiled(twice, 64)[2] is shared
+    assert sharding.tiled(normed, 64) is normed
+    assert sharding.tiled(hooked, 64) is hooked
+
+
+def test_a_transformer_evaluates_with_tiles():
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    row = torch.ones(1, 3, 8)
+    expected = layer(row)
+
+    assert torch.allclose(sharding.tiled(layer, 64)(row), expected, atol=1e-6)

@@ -188,7 +188,7 @@ def _slow_network(view: HostsView) -> list[Found]:
 def _families(view: HostsView) -> list[Found]:
     """Some hosts have addresses of one family only, and others of the other."""
     families = {
-        host: {6 if ":" in address else 4 for each in facts["networks"].values() for address in each}
+        host: {6 if ":" in address else 4 for each in facts.get("networks", {}).values() for address in each}
         for host, facts in view.hosts.items()
     }
     families = {host: found for host, found in families.items() if found}
@@ -204,7 +204,8 @@ def _apart(view: HostsView) -> list[Found]:
     """Containers of one machine that do not have one /dev/shm."""
     machines: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     for host, facts in view.hosts.items():
-        machines[facts["own"]["boot"]][facts["shm"]].append(host)
+        if facts["own"]["boot"] and "shm" in facts:  # An older rabit does not say.
+            machines[facts["own"]["boot"]][facts["shm"]].append(host)
     return [
         Found(
             0.9, (), (hosts := [host for found in by_memory.values() for host in found]), "",
