@@ -32,7 +32,7 @@ class BuiltinBackend final : public Backend {
   // anything else; rank 0's budget counts.
   Status MeasureLinks(std::chrono::microseconds budget, Deadline deadline);
   const LinkCosts& links() const { return links_; }
-  // See collective/flow_rates.h; at any time, on a stream that nobody else uses meanwhile.
+  // See collective/flow_rates.h; nothing else may use the stream meanwhile.
   Status MeasureFlows(int stream, std::span<Flow> flows, Deadline deadline);
 
   // Whether the links were measured and ranks share cores; equal on all ranks.
