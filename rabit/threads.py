@@ -8,7 +8,10 @@ from typing import Any
 
 from rabit.errors import ResourceExhausted
 
-__all__ = ["Call", "start_thread"]
+__all__ = ["SLICE_S", "Call", "start_thread"]
+
+# A signal that comes just before the main thread sleeps does not wake it: it wakes this often, and looks.
+SLICE_S = 0.1
 
 
 def start_thread(run: Callable[[], None], name: str) -> threading.Thread:
@@ -56,7 +59,8 @@ class Call:
 
     def result(self) -> Any:
         """What it returns or raises; until then whatever the handler of a signal raises."""
-        with self._running:
-            if self.error is not None:
-                raise self.error
-            return self._result
+        while not self.wait(SLICE_S):
+            pass
+        if self.error is not None:
+            raise self.error
+        return self._result

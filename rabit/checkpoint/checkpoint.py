@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import operator
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,7 @@ from rabit.engine.engine import Engine
 from rabit.engine.process_set import ProcessSet, global_process_set
 from rabit.errors import InvalidArgument
 from rabit.printable import printable
-from rabit.threads import start_thread
+from rabit.threads import Call
 
 __all__ = ["Checkpoint", "Restored"]
 
@@ -99,7 +98,7 @@ class Checkpoint:
         self._commit = Commit(self._store, peers, self._name, keep, job)
         self._snapshots = Snapshots(adapters, peers.rank, peers.size, allow_pickle)
         self._loader = Loader(self._store, adapters, peers.rank, peers.size, allow_pickle)
-        self._thread: threading.Thread | None = None
+        self._writing: Call | None = None
         self._error: BaseException | None = None
         self._newest: int | None = None
         self._restores = 0
@@ -126,7 +125,7 @@ class Checkpoint:
         self.wait()
         try:
             share = self._snapshots.take(_checked(step), *make())
-            self._thread = start_thread(functools.partial(self._run, share), "rabit.checkpoint")
+            self._writing = Call(functools.partial(self._run, share), "rabit.checkpoint")
         except Exception as error:
             self._error = self._commit.refuse(error)
             raise
@@ -136,9 +135,9 @@ class Checkpoint:
 
         None: it has written none.  Raises what the last save raised; see on_error.  Blocks.
         """
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join()  # It ends with the disk's answer, or with the engine that loses a rank.
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()  # It ends with the disk's answer, or with the engine that loses a rank.
         error, self._error = self._error, None
         if error is None:
             return self._newest

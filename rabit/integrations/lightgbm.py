@@ -25,7 +25,7 @@ from rabit.integrations.needed import needed
 from rabit.ops.collectives import allgather, alltoall
 from rabit.ops.objects import broadcast_object
 from rabit.session import init, rank, size
-from rabit.threads import start_thread
+from rabit.threads import SLICE_S, start_thread
 
 __all__ = ["fit", "train"]
 
@@ -104,7 +104,10 @@ def _in_network(work: Callable[[], T]) -> T:
             outcome.put((None, error))
 
     start_thread(run, "rabit-lightgbm")
-    result, error = outcome.get()
+    while True:
+        with contextlib.suppress(queue.Empty):
+            result, error = outcome.get(timeout=SLICE_S)
+            break
     if error is not None:
         raise error
     return cast(T, result)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+import time
 
 import pytest
 
@@ -33,6 +35,25 @@ def test_a_call_on_a_thread_gives_what_it_returns_and_raises():
     assert Call(lambda: 7, "seven").result() == 7
     with pytest.raises(ZeroDivisionError):
         Call(lambda: 1 // 0, "nothing").result()
+
+
+def test_a_signal_that_does_not_wake_the_main_thread_ends_the_wait_all_the_same():
+    """As one that comes in the moment before it sleeps: its handler's turn has come, and nothing says so."""
+    waits, over = threading.Event(), threading.Event()
+
+    def make():
+        waits.wait(60)
+        time.sleep(0.05)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        over.wait(60)
+
+    call = Call(make, "elsewhere")
+    with pytest.raises(KeyboardInterrupt):
+        waits.set()
+        call.result()
+    assert not call.wait(0)
+    over.set()
+    assert call.wait(60)
 
 
 def test_init_without_a_thread_says_so(no_thread):
