@@ -16,6 +16,8 @@ export CMAKE_CXX_COMPILER_LAUNCHER := ccache
 endif
 # make -j hands its jobserver to no program here, and ninja complains of one that it cannot open.
 unexport MAKEFLAGS
+# Which make -n has to be told, therefore.
+ONLY_SHOWN = $(if $(findstring n,$(filter-out --%,$(firstword -$(MAKEFLAGS)))),-n)
 # pip would compile every module that it installs (0 is how it is told not to); Python compiles those that are imported,
 # and keeps them.
 export PIP_NO_COMPILE := 0
@@ -81,7 +83,7 @@ $(VENV)/.recipes: tests/requirements-recipes.txt | $(VENV)/.torch
 	@touch $@
 
 demo: ## train a CNN on real digits with 2 ranks
-	@$(MAKE) --no-print-directory -j2 $(VENV)/.torch $(VENV)/.package
+	@$(MAKE) $(ONLY_SHOWN) --no-print-directory -j2 $(VENV)/.torch $(VENV)/.package
 	$(BIN)/rabitrun -np 2 $(BIN)/python examples/torch_digits.py
 
 test: ## every area in its short form, in some minutes; WHEEL=path: of that wheel, without a compiler

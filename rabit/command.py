@@ -28,8 +28,8 @@ def run_command(program: str, main: Callable[[], int]) -> int:
     except RabitError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return _USAGE_STATUS if isinstance(error, InvalidArgument) else 1
-    except KeyboardInterrupt:  # While ranks run, it is a signal for the supervisor.
-        print(f"{program}: SIGINT: interrupted while no rank was running.", file=sys.stderr)
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted.", file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:
         _drop_output()

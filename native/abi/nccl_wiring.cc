@@ -63,7 +63,7 @@ Result<WiredNccl> WireNccl(const Options& options, const Connections& connection
   if (verdict.starts_with('!')) {
     wired.unavailable = verdict.substr(1);
     if (options.backend == "auto") return wired;
-    return Unsupported("option backend is '" + options.backend + "', and there is no NCCL " +
+    return Unsupported("RABIT_BACKEND is '" + options.backend + "', and there is no NCCL " +
                        wired.unavailable + ". With backend auto such a job does without");
   }
   wired.backend = std::make_unique<NcclBackend>(

@@ -274,7 +274,7 @@ Result<std::vector<std::string>> BackendNames(const Options& options) {
     has_mpi = has_mpi || name == "mpi";
     has_nccl = has_nccl || name == "nccl";
     if (name != "builtin" && name != "mpi" && name != "nccl" && name != "ps") {
-      return InvalidArgument("option backend is '" + options.backend + "': there is no backend '" +
+      return InvalidArgument("RABIT_BACKEND is '" + options.backend + "': there is no backend '" +
                              std::string(name) +
                              "'; name builtin, mpi, nccl or ps, or several with commas, the "
                              "default first, or auto alone");

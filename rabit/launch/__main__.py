@@ -24,7 +24,7 @@ def main() -> int:
 
         return run()
     except KeyboardInterrupt:
-        print("rabitrun: SIGINT: interrupted while no rank was running.", file=sys.stderr)
+        print("rabitrun: interrupted.", file=sys.stderr)
         return 128 + signal.SIGINT
 
 

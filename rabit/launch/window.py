@@ -28,6 +28,7 @@ __all__ = ["Window"]
 
 _ANSWER_S = 2.0  # beyond the interval that is asked for
 _LONGEST_REQUEST = 1 << 16
+_FOLDERS_SHOWN_MAX = 4
 
 
 @dataclass
@@ -194,7 +195,7 @@ class Window:
         return {**self.look_of({"hosts": hosts, "ranks": {}}), "is_after": True}
 
     def verdict(self) -> list[str]:
-        """What the doctor says of a job that has failed, for the block at its end; nothing without records."""
+        """What the doctor says of a job that has failed, and where it can be asked again; nothing without records."""
         if not self._last:
             return []
         from rabit.diagnostics.doctor.diagnosis import diagnose, verdict_lines
@@ -202,7 +203,9 @@ class Window:
         found = diagnose(self.post_mortem())
         # What a rank raised is in the block already.
         is_known = bool(found.causes) and found.causes[0].row.name == "raised"
-        return [] if is_known else verdict_lines(found)
+        places = {(each["folder"], each["host"]): None for each in self._last.values()}
+        again = [f"Its records are kept: `rabitrun doctor {folder}` on {host} reads them." for folder, host in places]
+        return [*([] if is_known else verdict_lines(found)), *again[:_FOLDERS_SHOWN_MAX]]
 
     # Clients.
 

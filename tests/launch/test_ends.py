@@ -157,10 +157,13 @@ def test_ranks_that_ignore_the_signal_are_killed_after_the_grace_time(start):
 def test_ctrl_c_ends_ranks_that_wait_in_init_without_killing_them(start):
     # A rank that still imports would show the traceback of the import as well.
     code = (
-        "import os, sys, threading, time, rabit\n"
+        "import os, sys, threading, time, traceback, rabit\n"
         "main = threading.get_ident()\n"
         "def look():\n"
-        "    while sys._current_frames()[main].f_code.co_name != 'result': time.sleep(0.01)\n"
+        "    names = ''\n"
+        "    while 'in interruptible' not in names:\n"
+        "        time.sleep(0.01)\n"
+        "        names = ''.join(traceback.format_stack(sys._current_frames()[main]))\n"
         "    print('up', flush=True)\n"
         "if os.environ['RABIT_RANK'] == '1':\n"
         "    print('up', flush=True)\n"
@@ -261,7 +264,7 @@ def test_ctrl_c_before_a_rank_runs_is_told_in_one_line(monkeypatch, capsys):
     monkeypatch.setattr(cli, "_main", interrupted)
 
     assert cli.main(["-np", "1", "true"]) == 128 + signal.SIGINT
-    assert capsys.readouterr().err == "rabitrun: SIGINT: interrupted while no rank was running.\n"
+    assert capsys.readouterr().err == "rabitrun: interrupted.\n"
 
 
 @pytest.mark.parametrize(
@@ -316,7 +319,7 @@ def test_ctrl_c_while_rabitrun_loads_is_told_in_one_line(monkeypatch, capsys):
         for signum, handler in before.items():
             signal.signal(signum, handler)
 
-    assert capsys.readouterr().err == "rabitrun: SIGINT: interrupted while no rank was running.\n"
+    assert capsys.readouterr().err == "rabitrun: interrupted.\n"
 
 
 def test_a_full_disk_behind_standard_output_costs_the_lines_and_not_the_job(start, tmp_path):

@@ -94,6 +94,16 @@ def test_records_of_a_job_that_was_ended_are_shown_and_converted(hanging):
     assert dump["entries"][-1]["profiling_name"] == "nccl:all_reduce"
 
 
+def test_the_end_of_a_job_that_failed_names_its_records(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import rabit\nrabit.init()\nrabit.barrier()\nassert rabit.rank() == 0")
+
+    said = command(tmp_path, "-np", 2, sys.executable, script).stderr
+
+    (records,) = (tmp_path / f"rabit-{os.getuid()}").iterdir()
+    assert f"Its records are kept: `rabitrun doctor {records}` on localhost reads them.\n" in said
+
+
 def test_a_good_end_leaves_nothing_and_record_keeps_it(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import rabit\nrabit.init()\nrabit.barrier()\n")

@@ -108,7 +108,7 @@ class HostRecords:
         for path in self._paths():
             record = self._read(path, is_well)
             if record is not None and record.header.get("pid") == self._pids.get(rank):
-                return {**rank_document(record), "host": self._job.host}
+                return {**rank_document(record), "host": self._job.host, "folder": self.folder}
         return {}
 
     @staticmethod
