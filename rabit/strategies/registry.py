@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import inspect
 import math
@@ -22,7 +23,8 @@ _TRUTH = {"True": True, "False": False}
 def as_strategy(method: Strategy | Exchange | str) -> Strategy:
     """A strategy; a text is looked up, and of an exchange a strategy is made as its paper has it.
 
-    That is: in every step, with error feedback if it is biased, and small parameters by the plain mean.
+    That is: in every step, with error feedback if it is biased, and small parameters by the plain mean, unless it
+    is a `Bypass` that says what is small.
     `Synchronous(exchange)` takes an exchange as it is.
     """
     if isinstance(method, Strategy):
@@ -34,9 +36,12 @@ def as_strategy(method: Strategy | Exchange | str) -> Strategy:
             f"strategy is {method!r}; use a rabit.strategies.Strategy or Exchange, or a text such as "
             f"'powersgd:rank=2' (known: {', '.join(available())})"
         )
-    from .row import SMALL_BYTES, usual
+    from .feedback import ErrorFeedback
+    from .synchronous import Bypass, Synchronous
 
-    return usual(method, SMALL_BYTES)
+    usual = method if isinstance(method, Bypass) else Bypass(method)
+    inner = ErrorFeedback(usual.inner) if usual.is_biased else usual.inner
+    return Synchronous(dataclasses.replace(usual, inner=inner))
 
 
 def available() -> list[str]:

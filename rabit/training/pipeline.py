@@ -278,6 +278,7 @@ class Pipeline:
 def _warn_of_small(name: str, count: int) -> None:
     warnings.warn(
         f"the strategy compresses nothing: each of the {count} parameters of '{name}' is a vector or small, and goes "
-        "as a plain mean. Set small=0 in its text, as in 'topk:ratio=0.01,small=0', or below_bytes=0 in Bypass.",
+        "as a plain mean. Set small=0 in its text, as in 'topk:ratio=0.01,small=0', or pass "
+        "Bypass(exchange, below_bytes=0).",
         stacklevel=5,
     )

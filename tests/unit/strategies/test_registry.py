@@ -60,6 +60,12 @@ def test_a_biased_exchange_gets_error_feedback_and_small_parameters_the_mean():
     assert methods.as_strategy(methods.RowSparse()).exchange == methods.Bypass(methods.RowSparse())
 
 
+def test_a_bypass_says_itself_which_parameters_are_small():
+    found = methods.as_strategy(methods.Bypass(methods.PowerSGD(4), below_bytes=0)).exchange
+
+    assert found == methods.make("powersgd:rank=4,small=0").exchange
+
+
 def test_what_is_no_method_is_refused():
     with pytest.raises(rabit.InvalidArgument, match="strategy is 5; use a rabit"):
         methods.as_strategy(5)
