@@ -92,7 +92,7 @@ test: ## every area in its short form, in some minutes; WHEEL=path: of that whee
 test-full: ## what make test leaves out: slow tests, sanitizers, MXNet, MPICH, fuzzing, the pages
 	@$(PYTHON) tests/stages.py full
 
-packages: $(VENV)/.tools $(VENV)/.package
+packages: $(VENV)/.tools $(VENV)/.package ## build the package, and install it into .venv with what its tests need
 
 CLANG ?= clang++
 SANITIZE = -DRABIT_TESTS=ON -DRABIT_SANITIZE=$* -DCMAKE_BUILD_TYPE=Debug
@@ -106,7 +106,7 @@ $(BUILD)/address/build.ninja $(BUILD)/thread/build.ninja: $(BUILD)/%/build.ninja
 	  { echo "the build for ASan needs Clang ($(CLANG) is not there): install clang, or set CLANG="; exit 1; }
 	$(CMAKE) -S native -B $(BUILD)/$* -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) $(SANITIZE) >/dev/null
 
-build-native: $(VENV)/.package
+build-native: $(VENV)/.package ## the same, and build the native tests
 	$(CMAKE) -S native -B $(WHEEL_BUILD) -DRABIT_TESTS=ON >/dev/null
 	$(BIN)/ninja -C $(WHEEL_BUILD) --quiet
 

@@ -1,6 +1,6 @@
 """Writes the tables of pages that follow from rows in the code: python docs/tables.py.
 
-Between <!-- table of NAME --> and <!-- end --> a page has the table NAME; tests/repo/test_tables.py compares them.
+Between <!-- table of NAME --> and <!-- end --> a page has the table NAME, as tests/repo/test_methods_pages.py checks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def of_codecs() -> str:
         for row in CODECS.values()
         for call, bits, wants in row.calls
     ]
-    return table(("", "bits per element", "of", "wants"), rows)
+    return table(("codec", "bits per element", "types", "needs"), rows)
 
 
 OPERATION = re.compile(

@@ -106,8 +106,10 @@ Result<std::vector<std::string>> GatherWords(Store& store, const std::string& ke
                                              std::span<const int> ranks, int rank,
                                              std::string_view mine, Deadline deadline) {
   if (mine.find(kWordEnd) != std::string_view::npos) {
-    return InvalidArgument("rank " + std::to_string(rank) + " says '" + std::string(mine) +
-                           "' under '" + key + "', which has the end of a word in it");
+    return InvalidArgument("rank " + std::to_string(rank) + " cannot publish '" +
+                           std::string(mine) + "' under '" + key +
+                           "': it contains the byte 0x1e, which separates what ranks publish. "
+                           "Remove that byte.");
   }
   if (ranks.size() == 1) return Words{std::string(mine)};
   const auto key_of = [&key](int number) { return key + std::to_string(number); };

@@ -94,7 +94,7 @@ class Manifest:
             raise ValueError("the text was changed")
         checksum = document.pop("sha256", None)
         if checksum != sha256_of(_text(document).encode()):
-            raise ValueError("its checksum is that of another text")
+            raise ValueError("its checksum does not match its content")
         if document["format"] != FORMAT:
             raise ValueError(
                 f"it has format {document['format']}, and this version of rabit reads {FORMAT}"

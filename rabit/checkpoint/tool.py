@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     if parsed.action == "import":
         return _import(parsed.source, parsed.folder, parsed.step, parsed.places)
     if not parsed.folder.is_dir():
-        raise InvalidArgument(f"there is no folder {parsed.folder}. Give that of the checkpoints.")
+        raise InvalidArgument(f"there is no folder {parsed.folder}. Pass the folder of the checkpoints.")
     folder = Folder(parsed.folder)
     if parsed.action == "ls":
         return _list(folder)

@@ -122,7 +122,7 @@ class HostMemory:
             if refusals:
                 raise Unsupported(
                     f"host_shared: {refusals[0]}. The ranks of a host have to be processes of one user that see each "
-                    "other in /proc; in containers of their own, leave host_shared out"
+                    "other in /proc; where each has a container of its own, leave host_shared out"
                 )
             return np.frombuffer(mmap.mmap(file, count), np.uint8)
 

@@ -109,7 +109,7 @@ class DiskTier:
     def read(self, key: str, values: Array) -> Future[None]:
         """Starts to read those of `key` into `values`, from `buffer`, after the last write of it.
 
-        The future raises OSError, or IntegrityError where the file has other bytes than were written.
+        The future raises OSError, or IntegrityError where the file differs from what was written.
         """
         slot = self._slots[key]
         return self._threads.submit(self._read, slot, key, values, slot.last)
@@ -154,7 +154,7 @@ class DiskTier:
             self._let_go_pages(file)
         if done < len(view) or _checksum(values) != slot.checksum:
             raise IntegrityError(
-                f"{slot.what}: {path} has other bytes than were written ({done:,} of {len(view):,} read). "
+                f"{slot.what}: {path} differs from what was written ({done:,} of {len(view):,} bytes read). "
                 "Check the disk, and continue from the last checkpoint"
             )
 

@@ -106,8 +106,8 @@ class _Steps:
                 raise InvalidArgument(
                     f"parameter '{self._first_changed(dtype)}' on rank {rabit.rank()} was changed outside of step(), "
                     "and with asynchronous steps the servers keep the parameters: the change would be lost. Load a "
-                    "checkpoint, or broadcast, before DistributedOptimizer is made (a Checkpoint takes the optimizer "
-                    "as it is before); clamp gradients rather than parameters"
+                    "checkpoint, or broadcast, before you make the DistributedOptimizer (pass the Checkpoint the "
+                    "optimizer that is not wrapped yet); clamp gradients instead of parameters"
                 )
 
     def _first_changed(self, dtype: torch.dtype) -> str:

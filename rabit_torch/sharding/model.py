@@ -82,7 +82,7 @@ def shard(
 
     Blocks until every rank calls it. Raises InvalidArgument for a model that is divided already, that is not on the
     CPU, or in which no tensor is large enough; Mismatch if the models of the ranks differ. Passes and steps raise
-    IntegrityError where a file has other bytes than were written.
+    IntegrityError where a file differs from what was written.
 
     A model on the meta device gets its values here, unit by unit, by reset_parameters() of its modules on the first
     rank. Raises ResourceExhausted, before anything is allocated, where a host has not enough memory for it.

@@ -61,8 +61,8 @@ def find_job(word: str = "") -> Path:
         )
     known = "; ".join(f"{pid}: {_command_of(pid)}" for pid in sorted(jobs))
     raise InvalidArgument(
-        f"{len(jobs)} jobs of this user run on this host. Add the process of one, such as {min(jobs)}, to the command. "
-        f"{known}"
+        f"{len(jobs)} jobs of this user run on this host. Add the process number of one, such as {min(jobs)}, to the "
+        f"command. {known}"
     )
 
 

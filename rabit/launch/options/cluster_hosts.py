@@ -70,7 +70,7 @@ def _slurm(environ: Mapping[str, str]) -> ClusterHosts | None:
     if len(counts) != len(names):
         raise InvalidArgument(
             f"the variables of Slurm contradict each other: {name}={environ[name]!r} names {len(names)} hosts, and "
-            f"{counts_name}={environ[counts_name]!r} has {len(counts)}. Give -H."
+            f"{counts_name}={environ[counts_name]!r} has {len(counts)}. Name the hosts with -H."
         )
     hosts = tuple(Host(host, count) for host, count in zip(names, counts, strict=True))
     return ClusterHosts(hosts, f"Slurm ({name}, {counts_name})" if counts_name else f"Slurm ({name})")
@@ -102,7 +102,7 @@ def _lsf(environ: Mapping[str, str]) -> ClusterHosts | None:
         return found
     words = environ[name].split()
     if len(words) % 2:
-        raise InvalidArgument(f"{name} is {environ[name]!r}: expected 'host slots host slots'. Give -H.")
+        raise InvalidArgument(f"{name} is {environ[name]!r}: expected 'host slots host slots'. Name the hosts with -H.")
     lines = (f"{host}:{slots}" for host, slots in zip(words[::2], words[1::2], strict=True))
     return ClusterHosts(tuple(parse_host_lines("\n".join(lines), name)), f"LSF ({name})")
 
@@ -115,7 +115,7 @@ def _grid_engine(environ: Mapping[str, str]) -> ClusterHosts | None:
         lines = [line.split() for line in Path(environ[name]).read_text().splitlines() if line.strip()]
     except OSError as error:
         raise InvalidArgument(
-            f"the host file {environ[name]} ({name} of Grid Engine) cannot be read: {error}. Give -H."
+            f"the host file {environ[name]} ({name} of Grid Engine) cannot be read: {error}. Name the hosts with -H."
         ) from error
     text = "\n".join(f"{line[0]}:{line[1] if len(line) > 1 else 1}" for line in lines)
     return ClusterHosts(tuple(parse_host_lines(text, name)), f"Grid Engine ({name})")

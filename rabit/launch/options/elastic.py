@@ -32,7 +32,7 @@ def elastic_asked(
         if parsed.spares:
             raise InvalidArgument(
                 f"--spares is {parsed.spares}: only elastic jobs continue when a rank is lost. Add --min-np N, "
-                "the ranks that the job needs at least, or leave out --spares."
+                "the smallest number of ranks, or leave out --spares."
             )
         return None
     if parsed.min_np < 1:
@@ -59,13 +59,13 @@ def _store_count(parsed: argparse.Namespace) -> int:
     count: int = parsed.store_replicas
     if count not in _STORES:
         raise InvalidArgument(
-            f"--store-replicas is {count}: expected 1, 3 or 5. A majority has to be left, so that an even number "
-            "survives no more losses than one less does."
+            f"--store-replicas is {count}: expected 1, 3 or 5. A majority of the stores has to survive, so "
+            "one more than an odd number allows no further loss."
         )
     if count > 1 and parsed.min_np is None:
         raise InvalidArgument(
-            f"--store-replicas is {count}: they let an elastic job continue without rabitrun. Add --min-np N, the "
-            "ranks that the job needs at least, or leave out --store-replicas."
+            f"--store-replicas is {count}: replicas let an elastic job continue without rabitrun, and this job is "
+            "not elastic. Add --min-np N, the smallest number of ranks, or leave out --store-replicas."
         )
     return count
 

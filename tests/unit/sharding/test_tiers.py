@@ -108,7 +108,7 @@ def test_other_bytes_than_were_written_are_found(tmp_path, change):
     path = tier.path("key", 1)
     path.write_bytes(change(path.read_bytes()))
 
-    with pytest.raises(rabit.IntegrityError, match="other bytes than were written"):
+    with pytest.raises(rabit.IntegrityError, match="differs from what was written"):
         read(tier, "key", 8192)
     tier.close()
 
