@@ -99,7 +99,7 @@ class State(abc.ABC):
                 self.step_back(mine.commits - chosen)
                 self._commits = chosen  # Also if what follows fails: its copies are of that commit.
             counts = [min(count, chosen) for count in counts]
-        has_own = self.is_local and chosen > 0 and mine.commits >= 0
+        has_own = self.is_local and mine.commits >= 0
         self.broadcast(counts.index(chosen))
         if self.is_local:
             taken = self._taken_over(ranks, chosen)

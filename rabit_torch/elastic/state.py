@@ -106,35 +106,28 @@ class TorchState(ObjectState):
         nothing: tuple[dict[str, Any], dict[str, Any], Any] = ({}, {}, None)
         own, locals_, values = taken or nothing
         is_new = not (has_own or taken)
-        has_commit = has_own or not self._is_new
-        everybody = allgather_object((has_own, is_new, has_commit), "rabit.elastic.own")
-        owners = [number for number, (is_owner, *_) in enumerate(everybody) if is_owner]
+        everybody = allgather_object((has_own, is_new), "rabit.elastic.own")
+        owners = [number for number, (is_owner, _) in enumerate(everybody) if is_owner]
         if has_own:
             self.restore()
-        if owners:  # Else nobody has committed yet: the strategies begin.
+        if owners:  # Else these are the first ranks of the job: what they have begun with is all there is.
             assert self._saved is not None
             methods = self._saved["methods"]
             if len(owners) < len(everybody):
                 found = broadcast_object(methods, owners[0], "rabit.elastic.methods")
                 methods = methods if has_own else found
-            has_new = any(each for _, each, _ in everybody)
+            has_new = any(each for _, each in everybody)
             for name, saved in methods.items():
                 mine = {**saved, "local": locals_.get(name, saved["local"])}
                 change = Change(saved["ranks"], size(), is_new, has_new)
                 self._tensors[name]._rabit_load_strategy(copy.deepcopy(mine), change)
             for name, saved in own.items():
                 _load(self._tensors[name], _whole(self._tensors[name], saved))
-        assert self._saved is not None
-        is_start = not any(each for *_, each in everybody)
-        for name, tensor in self._tensors.items():
-            if not _is_divided(tensor):
-                continue
-            # The state of an optimizer begins with the first step, and a part of a model is in what ranks start with.
-            if is_start if isinstance(tensor, torch.nn.Module) else not owners:
-                continue
-            kept = [self._saved["tensors"][name]] if has_commit else []
-            kept += [part[name] for part in (own, *self._left) if name in part]
-            _take_commits(tensor, copy.deepcopy(kept))
+            for name, tensor in self._tensors.items():
+                if _is_divided(tensor):
+                    kept = [self._saved["tensors"][name]] if has_own else []
+                    kept += [part[name] for part in (own, *self._left) if name in part]
+                    _take_commits(tensor, copy.deepcopy(kept))
         self._left = []
         super().take_own(has_own, values)
 

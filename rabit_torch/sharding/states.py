@@ -65,7 +65,7 @@ class States(Protocol):
         """Steps the optimizer with the gradients of the slices."""
 
     def get(self, place: Place) -> dict[str, Any]:
-        """The state of a slice, with its master if there is one."""
+        """The state of a slice, with its master if that is more than the values of the parameter."""
 
     def set(self, place: Place, state: dict[str, Any]) -> None:
         """Replaces it; without a master, the values of the parameter are taken."""
@@ -82,8 +82,10 @@ class MemoryStates:
     def __init__(self, optimizer: torch.optim.Optimizer, places: Sequence[Place]) -> None:
         self._optimizer = optimizer
         self._masters = [place for place in places if place.has_master]
+        self._has_masters = False  # that are more than the values of the parameters
 
     def step(self) -> None:
+        self._has_masters = True
         for place in self._masters:
             master = place.slice.data
             refreshed(master, place.storage.elements(place.place), master)
@@ -93,12 +95,13 @@ class MemoryStates:
 
     def get(self, place: Place) -> dict[str, Any]:
         state = dict(self._optimizer.state.get(place.slice, {}))
-        return {**state, MASTER: place.slice.detach()} if place.has_master else state
+        return {**state, MASTER: place.slice.detach()} if place.has_master and self._has_masters else state
 
     def set(self, place: Place, state: dict[str, Any]) -> None:
         own = dict(state)
         master = own.pop(MASTER, None)
         if place.has_master:
+            self._has_masters = master is not None
             place.slice.data.copy_(place.storage.elements(place.place) if master is None else master)
         self._optimizer.state.pop(place.slice, None)
         if own:

@@ -97,6 +97,33 @@ def test_a_lost_rank_is_replaced_at_any_moment(train, first):
     assert_equal(found, 4)
 
 
+@pytest.mark.parametrize(
+    ("size", "flags", "more"),
+    [
+        (2, ["--min-np", "2"], []),
+        (3, ["--min-np", "3", "--spares", "1"], []),
+        (2, ["--min-np", "2"], ["fresh"]),
+    ],
+    ids=["fewer", "replaced", "fresh"],
+)
+def test_a_loss_before_the_first_commit_leaves_the_state_that_was_loaded(rank_server, tmp_path, size, flags, more):
+    script = SCRIPT.with_name("elastic_loaded.py")
+    command = [sys.executable, "-m", "rabit.launch", "-np", "3", "-H", "localhost:2,127.0.0.2:1", *flags]
+    done = subprocess.run(
+        [*command, *rank_server.command, str(script), str(tmp_path), str(size), *more],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
+    assert found == [[]] * size
+
+
 def test_without_copies_a_lost_part_is_named(rank_server, tmp_path):
     script = tmp_path / "script.py"
     text = SCRIPT.read_text().replace("replicas=1", "replicas=0")
