@@ -49,6 +49,7 @@ class _LateValues:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._values = storage.own().detach().clone()
+        self._sums = _sums(storage)
         self.has_master = storage.has_master
 
     def elements(self, place: int) -> torch.Tensor:
@@ -64,6 +65,27 @@ class _LateValues:
     def refresh(self) -> None:
         """Takes the parameters: before updates are late, with what broadcast_parameters has written into them."""
         self._values.copy_(self._storage.own().detach())
+
+    def remember(self) -> None:
+        """From here on `written` says whether something writes into the parameters."""
+        self._sums = _sums(self._storage)
+
+    def written(self) -> str | None:
+        """A parameter of which this rank's part has other values than at `remember`."""
+        rows = (_sums(self._storage) != self._sums).nonzero()
+        if not len(rows):
+            return None
+        first = int(rows[0]) * self._values.shape[1]
+        names = [entry.name for entry in self._storage.flat.entries]
+        return next(
+            name for name, (begin, length) in zip(names, map(self._storage.span, range(len(names))), strict=True)
+            if begin <= first < begin + length
+        )
+
+
+def _sums(storage: Storage) -> torch.Tensor:
+    """Of the bits of each of this rank's rows: other values have another one, and they take a 32nd of the memory."""
+    return storage.own().detach().view(torch.int64).sum(1)
 
 
 class DelayedStates:
@@ -99,7 +121,7 @@ class DelayedStates:
 
     def step(self) -> None:
         """Publishes the update of the step before, and starts that of this one."""
-        self._publish()
+        self.publish()
         for values in self._values.values():
             values.refresh()
         for place, twin in self._twins.items():
@@ -111,10 +133,23 @@ class DelayedStates:
         self._steps += 1
         self._has_late = True
         if self._steps > self._after:
+            self._remember()
             self._update = self._thread.submit(self._run)
         else:
             self._run()
-            self._publish()
+            self._give()
+
+    def publish(self) -> None:
+        """Raises InvalidArgument if something has been written into the parameters, which get other values now."""
+        self._wait()
+        written = [name for values in self._values.values() if self._has_late and (name := values.written())]
+        if written:
+            raise InvalidArgument(
+                f"{written[0]!r} on rank {rabit.rank()} was written after step {self._steps}, whose update was under "
+                f"way (delay_after={self._after}) and would undo that. Call optimizer.apply_late() on every rank "
+                "before writing into parameters"
+            )
+        self._give()
 
     def get(self, place: Place) -> dict[str, Any]:
         """The state after the update that runs, with the values that it gives. Waits for it."""
@@ -131,6 +166,7 @@ class DelayedStates:
         self._has_late = late is not None
         if late is not None:
             self._steps = max(self._steps, self._after)
+            self._values[place.storage].remember()
         twin.storage.elements(twin.place).copy_(place.storage.elements(place.place) if late is None else late)
         self._states.set(twin, own)
 
@@ -151,12 +187,15 @@ class DelayedStates:
         if update is not None:
             update.result()
 
-    def _publish(self) -> None:
-        self._wait()
+    def _give(self) -> None:
         if self._has_late:
             for values in self._values.values():
                 values.publish()
         self._has_late = False
+
+    def _remember(self) -> None:
+        for values in self._values.values():
+            values.remember()
 
     def _twin(self, place: Place) -> Place:
         values: Any = self._values[place.storage]

@@ -141,6 +141,9 @@ class OffloadedStates:
             }
             self._put(number, states).result()
 
+    def publish(self) -> None:
+        pass
+
     def close(self) -> None:
         """Removes the files."""
         self.tier.close()

@@ -68,18 +68,8 @@ class ShardedOptimizer(KeptState):
             with torch.enable_grad():
                 loss = closure()
         self.synchronize()
-        divided, host = self._rabit_gathers, self._rabit_host
-        if host is not None:
-            host.begin_write()
-        writing = contextlib.nullcontext() if divided is None else divided.writing(divided.units)
-        with writing, torch.no_grad():
-            self._rabit_states.step()
-        # The backward pass reaches last what the forward pass reads first.
-        whole = [storage for storage in reversed(self._rabit_storages) if isinstance(storage, FlatStorage)]
-        for storage in whole:
-            storage.gather(self._rabit_crosses)
-        if host is not None:
-            host.end_write()
+        self._rabit_write(self._rabit_states.step)
+        divided = self._rabit_gathers
         if divided is not None:
             divided.end_step(self._rabit_adopts_order)
         self._rabit_forget()
@@ -88,6 +78,32 @@ class ShardedOptimizer(KeptState):
         engine = rabit.default_engine()
         engine.end_step(self._rabit_levels.everyone.size() == engine.size)
         return loss
+
+    def apply_late(self) -> None:
+        """Gives the parameters the update that is late (delay_after); the next one begins from what they have then.
+
+        Without a delay it does nothing. Blocks until every rank calls it. Raises InvalidArgument if something has been
+        written into the parameters since the last step.
+        """
+        self.flush()
+        if self._rabit_states.is_late:
+            self._rabit_write(self._rabit_states.publish)
+            self.flush()
+
+    def _rabit_write(self, update: Callable[[], None]) -> None:
+        """`update` writes into this rank's part of the parameters, which the others gather then."""
+        divided, host = self._rabit_gathers, self._rabit_host
+        if host is not None:
+            host.begin_write()
+        writing = contextlib.nullcontext() if divided is None else divided.writing(divided.units)
+        with writing, torch.no_grad():
+            update()
+        # The backward pass reaches last what the forward pass reads first.
+        whole = [storage for storage in reversed(self._rabit_storages) if isinstance(storage, FlatStorage)]
+        for storage in whole:
+            storage.gather(self._rabit_crosses)
+        if host is not None:
+            host.end_write()
 
     def synchronize(self) -> None:
         """Blocks until `part(p).grad` is this rank's slice of the averaged gradient of each parameter p.

@@ -64,6 +64,9 @@ class States(Protocol):
     def step(self) -> None:
         """Steps the optimizer with the gradients of the slices."""
 
+    def publish(self) -> None:
+        """Gives the parameters the values that are late."""
+
     def get(self, place: Place) -> dict[str, Any]:
         """The state of a slice, with its master if that is more than the values of the parameter."""
 
@@ -106,6 +109,9 @@ class MemoryStates:
         self._optimizer.state.pop(place.slice, None)
         if own:
             self._optimizer.state[place.slice] = own
+
+    def publish(self) -> None:
+        pass
 
     def close(self) -> None:
         pass

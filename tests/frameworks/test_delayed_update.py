@@ -156,6 +156,55 @@ def test_a_job_that_is_resumed_has_the_bits_of_one_that_went_on(kind, tmp_path):
     assert run_ranks(2, run, deterministic=True) == [True, True]
 
 
+WRITES = {
+    "in place": lambda model: model[2].bias.detach().zero_(),
+    "by data": lambda model: model[2].bias.data.clamp_(0.0, 0.0),
+    "loaded": lambda model: model.load_state_dict({"2.bias": torch.zeros(7)}, strict=False),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_what_an_update_would_undo_is_refused(write, tmp_path):
+    def run(engine):
+        model = copy.deepcopy(MODEL)
+        optimizer = wrapped(model, OPTIMIZERS["adamw"], "gradients", tmp_path, 2)
+        train(model, optimizer, range(1))
+        WRITES[write](model)  # Updates are not late yet.
+        train(model, optimizer, range(1, 4))
+        WRITES[write](model)
+        backward(model, engine.rank, 4)
+        optimizer.step()
+
+    with pytest.raises(rabit.InvalidArgument, match=r"'2\.bias' on rank 0 was written after step 4.*apply_late"):
+        run_ranks(1, run)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_values_written_after_what_was_late_are_kept(shared, tmp_path):
+    def run(engine):
+        model = torch.nn.Linear(1, 1, bias=False)
+        optimizer = rabit_torch.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.5), model.named_parameters(),
+            shard="gradients", offload=f"disk:{tmp_path}", delay_after=0, host_shared=shared,
+        )  # fmt: skip
+        model.weight.detach().fill_(1.0)
+        found = []
+        for step in range(6):
+            if step == 2:
+                optimizer.apply_late()
+                found.append(float(model.weight.detach()))
+                rabit.barrier()
+                model.weight.detach().fill_(1.0)
+            (model.weight.square().sum() / 2).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            found.append(float(model.weight.detach()))
+        return found
+
+    for found in run_ranks(2, run):
+        assert found == [1.0, 0.5, 0.0, 1.0, 0.5, 0.0, -0.25]
+
+
 @pytest.mark.parametrize("shard", [None, "optimizer"])
 def test_an_optimizer_without_a_delay_takes_the_update_that_is_late(shard, tmp_path):
     _, expected = one_step_late(OPTIMIZERS["adamw"], 0, 3)
