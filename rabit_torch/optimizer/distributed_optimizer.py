@@ -353,14 +353,15 @@ def DistributedOptimizer(
         before chooses what is gathered together.
 
     offload: with shard: "disk:PATH" keeps the optimizer's state, and what parameters in 16 bits have in float32, in
-        files of a folder of this host, some megabytes in memory at a time.
+        files of a folder of this host, some megabytes in memory at a time. With "cpu" the state of parameters on a
+        device is in the memory of the host, and the optimizer steps there.
     shard_within: with shard: "host" divides among the ranks of a host, a number among that many successive ranks;
         the other hosts or groups have copies of the parts, and average what they have. None: among all ranks.
     host_shared: with shard="optimizer" or "gradients": the ranks of a host have the parameters once, in memory that
         they share, and each updates its part of them. Those of the first rank count. None: RABIT_HOST_SHARED, or not.
     delay_after: with offload, and shard="optimizer" or "gradients": after this many steps, an update runs while the
         next step computes, and parameters get it at the end of that step: one step late, which may diverge at a
-        learning rate that is stable without. step() publishes the update before. None: never.
+        learning rate that is stable without. step() publishes the update before, apply_late() the last. None: never.
 
     Raises InvalidArgument for an optimizer that is wrapped already or is not one of torch, names that are missing
     or double, or arguments out of range.

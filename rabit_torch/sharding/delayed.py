@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -16,10 +16,8 @@ import torch
 
 import rabit
 from rabit import InvalidArgument
-from rabit.sharding import DiskTier
-from rabit_torch.sharding.flats import Storage
-from rabit_torch.sharding.offload import OffloadedStates
-from rabit_torch.sharding.states import LATE, Place
+from rabit_torch.sharding.copied import CopiedPart
+from rabit_torch.sharding.states import LATE, Place, States
 
 __all__ = ["DelayedStates", "check_delay"]
 
@@ -32,8 +30,9 @@ def check_delay(after: int | None, stage: str, offload: str | None) -> None:
         raise InvalidArgument(f"delay_after is {after!r}; expected the number of steps that are updated at once")
     if offload is None or stage == "parameters":
         raise InvalidArgument(
-            f"delay_after={after} has an update of state on disk run while the next step computes, and this one has "
-            f"shard={stage!r} and offload={offload!r}. Use shard='gradients' with offload='disk:PATH', or leave it out"
+            f"delay_after={after} has an update run on the host while the next step computes, and this one has "
+            f"shard={stage!r} and offload={offload!r}. Use shard='gradients' with offload='cpu' or 'disk:PATH', or "
+            "leave it out"
         )
     if rabit.rank() == 0:
         warnings.warn(
@@ -43,61 +42,21 @@ def check_delay(after: int | None, stage: str, offload: str | None) -> None:
         )
 
 
-class _LateValues:
-    """What updates write, while passes read the values of `storage`; to a Place it is a storage."""
-
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._values = storage.own().detach().clone()
-        self._sums = _sums(storage)
-        self.has_master = storage.has_master
-
-    def elements(self, place: int) -> torch.Tensor:
-        start, length = self._storage.span(place)
-        return self._values.flatten()[start : start + length]
-
-    def slice_of(self, place: int) -> torch.Tensor:
-        return self.elements(place).float() if self.has_master else self.elements(place)
-
-    def publish(self) -> None:
-        self._storage.own().detach().copy_(self._values)
-
-    def refresh(self) -> None:
-        """Takes the parameters: before updates are late, with what broadcast_parameters has written into them."""
-        self._values.copy_(self._storage.own().detach())
-
-    def remember(self) -> None:
-        """From here on `written` says whether something writes into the parameters."""
-        self._sums = _sums(self._storage)
-
-    def written(self) -> str | None:
-        """A parameter of which this rank's part has other values than at `remember`."""
-        rows = (_sums(self._storage) != self._sums).nonzero()
-        if not len(rows):
-            return None
-        first = int(rows[0]) * self._values.shape[1]
-        names = [entry.name for entry in self._storage.flat.entries]
-        return next(
-            name for name, (begin, length) in zip(names, map(self._storage.span, range(len(names))), strict=True)
-            if begin <= first < begin + length
-        )
-
-
-def _sums(storage: Storage) -> torch.Tensor:
-    """Of the bits of each of this rank's rows: other values have another one, and they take a 32nd of the memory."""
-    return storage.own().detach().view(torch.int64).sum(1)
-
-
 class DelayedStates:
-    """The state of `optimizer` on disk, updated by a thread from the step after the first `after` on.
+    """The state of `optimizer`, updated by a thread from the step after the first `after` on.
 
-    It keeps a copy of this rank's part of the parameters and of the gradients. One thread at a time.
+    states: makes what has it, of an optimizer and its places. It keeps a copy of this rank's part of the parameters and
+    of the gradients. One thread at a time.
     """
 
     is_late = True
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, places: Sequence[Place], tier: DiskTier, after: int
+        self,
+        optimizer: torch.optim.Optimizer,
+        places: Sequence[Place],
+        states: Callable[[torch.optim.Optimizer, Sequence[Place]], States],
+        after: int,
     ) -> None:
         self._optimizer = optimizer
         self._after = after
@@ -110,20 +69,23 @@ class DelayedStates:
         own.__dict__.update(optimizer.__dict__)
         own.__dict__.pop("step", None)  # Of a scheduler, which counts the steps of the program's.
         own.state = defaultdict(dict)
-        own.param_groups = [{**group, "params": []} for group in optimizer.param_groups]
         self._own = own
-        self._values = {storage: _LateValues(storage) for storage in dict.fromkeys(place.storage for place in places)}
+        self._late = {values: CopiedPart(values) for values in dict.fromkeys(place.values for place in places)}
         self._twins = {place: self._twin(place) for place in places}
-        self._states = OffloadedStates(own, list(self._twins.values()), tier)
+        own.param_groups = [
+            {**group, "params": [twin.slice for twin in self._twins.values() if twin.group == number]}
+            for number, group in enumerate(optimizer.param_groups)
+        ]
+        self._states = states(own, list(self._twins.values()))
         for place, twin in self._twins.items():
             if place.has_master:
-                place.slice.data = twin.slice.data  # no values: see OffloadedStates
+                place.slice.data = twin.slice.data
 
     def step(self) -> None:
         """Publishes the update of the step before, and starts that of this one."""
         self.publish()
-        for values in self._values.values():
-            values.refresh()
+        for late in self._late.values():
+            late.refresh()
         for place, twin in self._twins.items():
             gradient = place.slice.grad  # Its memory is that of the next step's, too.
             twin.slice.grad = None if gradient is None else gradient.detach().clone()
@@ -133,7 +95,6 @@ class DelayedStates:
         self._steps += 1
         self._has_late = True
         if self._steps > self._after:
-            self._remember()
             self._update = self._thread.submit(self._run)
         else:
             self._run()
@@ -142,7 +103,7 @@ class DelayedStates:
     def publish(self) -> None:
         """Raises InvalidArgument if something has been written into the parameters, which get other values now."""
         self._wait()
-        written = [name for values in self._values.values() if self._has_late and (name := values.written())]
+        written = [name for late in self._late.values() if self._has_late and (name := late.written())]
         if written:
             raise InvalidArgument(
                 f"{written[0]!r} on rank {rabit.rank()} was written after step {self._steps}, whose update was under "
@@ -156,18 +117,18 @@ class DelayedStates:
         self._wait()
         twin = self._twins[place]
         state = self._states.get(twin)
-        return {**state, LATE: twin.storage.elements(twin.place).clone()} if self._has_late else state
+        return {**state, LATE: twin.values.elements(twin.place).clone()} if self._has_late else state
 
     def set(self, place: Place, state: dict[str, Any]) -> None:
         """Replaces it; without values that are late, those of the parameter are taken."""
         self._wait()
         twin, own = self._twins[place], dict(state)
+        twin.values.refresh()
         late = own.pop(LATE, None)
         self._has_late = late is not None
         if late is not None:
             self._steps = max(self._steps, self._after)
-            self._values[place.storage].remember()
-        twin.storage.elements(twin.place).copy_(place.storage.elements(place.place) if late is None else late)
+        twin.values.elements(twin.place).copy_(place.values.elements(place.place) if late is None else late)
         self._states.set(twin, own)
 
     def close(self) -> None:
@@ -189,14 +150,10 @@ class DelayedStates:
 
     def _give(self) -> None:
         if self._has_late:
-            for values in self._values.values():
-                values.publish()
+            for late in self._late.values():
+                late.publish()
         self._has_late = False
 
-    def _remember(self) -> None:
-        for values in self._values.values():
-            values.remember()
-
     def _twin(self, place: Place) -> Place:
-        values: Any = self._values[place.storage]
-        return Place(place.parameter, place.name, place.group, values, place.place)
+        late = self._late[place.values]
+        return Place(place.parameter, place.name, place.group, place.storage, place.place, late)

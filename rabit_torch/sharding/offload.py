@@ -41,7 +41,7 @@ class _Slice:
         """Of the parameter, in memory or in a piece of it that has been read."""
         if piece is not None:
             return piece.values[self.in_piece : self.in_piece + self.length]
-        values = self.place.storage.elements(self.place.place)
+        values: torch.Tensor = self.place.values.elements(self.place.place)
         return values[self.begin : self.begin + self.length]
 
 
@@ -129,7 +129,7 @@ class OffloadedStates:
         """Replaces the state of a slice. Writes to disk."""
         self._ahead = None
         if place.has_master and MASTER not in state:
-            state = {**state, MASTER: place.storage.elements(place.place).float()}
+            state = {**state, MASTER: place.values.elements(place.place).float()}
         for number, which in self._by_place[id(place)]:
             states = self._read(number)
             own = self._groups[number].slices[which]

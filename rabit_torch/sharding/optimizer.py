@@ -6,7 +6,8 @@ Source: Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ import rabit
 from rabit import InvalidArgument, ProcessSet
 from rabit.framework import follow_default_engine
 from rabit.sharding import DiskTier, Entry, FlatLayout, HostMemory, Levels, SquareSum, levels_of
+from rabit_torch.sharding.copied import CopiedPart, HostStates, copies_of
 from rabit_torch.sharding.delayed import DelayedStates, check_delay
 from rabit_torch.sharding.divided import DividedGradient, divided_gradient
 from rabit_torch.sharding.flats import Backlog, FlatStorage, Storage
@@ -49,6 +51,7 @@ class ShardedOptimizer(KeptState):
     _rabit_gathers: Gathers | None  # of a model whose parameters are divided
     _rabit_host: HostMemory | None  # of parameters that the ranks of a host share
     _rabit_states: States
+    _rabit_copies: dict[CopiedPart, Storage]  # on the host, of parameters on a device
     _rabit_frozen: list[tuple[str, torch.Tensor]]
     _rabit_passes: int
     _rabit_is_scattered: bool
@@ -126,6 +129,9 @@ class ShardedOptimizer(KeptState):
             self._rabit_relay.finish(self._rabit_storages)
         for storage in self._rabit_storages:
             storage.wait()
+        for copy, storage in self._rabit_copies.items():
+            assert storage.part is not None
+            copy.take_gradient(storage.part)
         for place, is_used in zip(self._rabit_places, used, strict=True):
             parameter = place.parameter
             parameter.grad = divided_gradient(parameter, place.name) if is_used else None
@@ -292,18 +298,16 @@ def shard_optimizer(
     state_bytes = check_elementwise(optimizer)
     trained, frozen = _parameters(optimizer, names)
     divided = None if model is None else _divided(
-        model, trained, process_set, within, "disk" if offload is not None else state_bytes
+        model, trained, process_set, within, state_bytes if offload in (None, "cpu") else "disk"
     )
-    tier = None if divided is None else divided.tier
-    if offload is not None:
-        tier = _tier_of_state(offload, tier, process_set)
+    tier = _tier_of_state(offload, None if divided is None else divided.tier, process_set)
     levels = levels_of(process_set, within) if divided is None else divided.levels
     grouped = [[names[parameter] for parameter in group["params"]] for group in optimizer.param_groups]
     prefix = rabit.default_engine().next_name("sharded")
     is_scattered = stage != "optimizer"
     sent = passes if is_scattered else 1
     places, host = _places(
-        optimizer, trained, divided, levels, prefix, sent, is_scattered, host_shared
+        optimizer, trained, divided, levels, prefix, sent, is_scattered, host_shared, offload is not None
     )
     _put_slices(optimizer, places)
     parts = list(places.values())
@@ -319,6 +323,7 @@ def shard_optimizer(
         _rabit_inner=optimizer,
         _rabit_places=parts,
         _rabit_states=states,
+        _rabit_copies=copies_of(parts),
         _rabit_storages=storages,
         _rabit_gathers=None if divided is None else divided.gathers,
         _rabit_host=host,
@@ -347,14 +352,24 @@ def shard_optimizer(
 def _states(
     optimizer: torch.optim.Optimizer, places: list[Place], tier: DiskTier | None, delay_after: int | None
 ) -> States:
-    if tier is None:
-        return MemoryStates(optimizer, places)
-    if delay_after is None:
-        return OffloadedStates(optimizer, places, tier)
-    return DelayedStates(optimizer, places, tier, delay_after)
+    if delay_after is not None:
+        states: States = DelayedStates(optimizer, places, partial(_states_now, tier), delay_after)
+    else:
+        states = _states_now(tier, optimizer, places)
+    copies = copies_of(places)
+    return HostStates(states, copies) if copies else states
 
 
-def _tier_of_state(offload: str, of_parameters: DiskTier | None, process_set: ProcessSet) -> DiskTier:
+def _states_now(tier: DiskTier | None, optimizer: torch.optim.Optimizer, places: Sequence[Place]) -> States:
+    return MemoryStates(optimizer, places) if tier is None else OffloadedStates(optimizer, places, tier)
+
+
+def _tier_of_state(
+    offload: str | None, of_parameters: DiskTier | None, process_set: ProcessSet
+) -> DiskTier | None:
+    """Where the state lies; None: in memory."""
+    if offload is None or (offload == "cpu" and of_parameters is None):
+        return of_parameters
     if of_parameters is not None:
         raise InvalidArgument(
             f"offload is {offload!r}, and the model that sharding.shard(offload=...) has divided keeps the optimizer's "
@@ -429,6 +444,7 @@ def _places(
     passes: int,
     is_scattered: bool,
     host_shared: bool,
+    is_offloaded: bool,
 ) -> tuple[dict[torch.Tensor, Place], HostMemory | None]:
     """Where each trained parameter lies, in the order of `trained`; and the memory of the host, if it is shared."""
     parts: dict[torch.Tensor, Any] = {}
@@ -459,9 +475,12 @@ def _places(
         for number, group in enumerate(optimizer.param_groups)
         for each in group["params"]
     }
-    places = {
-        each: Place(each, name, group_of[each], *where[each]) for each, name in trained.items()
-    }
+    on_device = [where[each][0] for each in where if not each.is_cpu] if is_offloaded else []
+    copies = {storage: CopiedPart(storage) for storage in dict.fromkeys(on_device)}
+    places = {}
+    for each, name in trained.items():
+        values = copies.get(where[each][0])
+        places[each] = Place(each, name, group_of[each], *where[each], values)
     return places, host
 
 

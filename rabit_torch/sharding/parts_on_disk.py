@@ -41,7 +41,9 @@ def made_tier(offload: str, process_set: ProcessSet) -> DiskTier:
     """
     kind, _, path = offload.partition(":")
     if kind != "disk" or not path:
-        raise InvalidArgument(f"offload is {offload!r}; expected 'disk:PATH', with a folder on each host")
+        raise InvalidArgument(
+            f"offload is {offload!r}; expected 'disk:PATH', with a folder on each host, or 'cpu' of an optimizer"
+        )
     job = rabit.broadcast_object(secrets.token_hex(4), 0, "offload.job", process_set)
     return DiskTier(Path(path) / f"rank{rabit.rank()}", job)
 

@@ -19,29 +19,31 @@ LATE = "late"  # of a delayed update: values that the parameter gets in the next
 class Place:
     """A trained parameter: where it lies, and this rank's slice of it.
 
-    A slice may be empty: the optimizer keeps counts for it as the owners do.
+    A slice may be empty: the optimizer keeps counts for it as the owners do. values: where the slice lies, a copy of
+    this rank's part; None: in the storage.
     """
 
     def __init__(
-        self, parameter: torch.Tensor, name: str, group: int, storage: Storage, place: int
+        self, parameter: torch.Tensor, name: str, group: int, storage: Storage, place: int, values: Any = None
     ) -> None:
         self.parameter = parameter
         self.name = name
         self.group = group  # of the optimizer
         self.storage = storage
         self.place = place
+        self.values: Any = storage if values is None else values
         self.has_master = storage.has_master
         self.renew()
 
     def renew(self) -> None:
         """Takes the slice that the storage has now."""
-        self.slice = torch.nn.Parameter(self.storage.slice_of(self.place))
+        self.slice = torch.nn.Parameter(self.values.slice_of(self.place))
         self.passes = 0  # of the backward pass in this step
         self.is_used = False
 
     def set_gradient(self, is_used: bool) -> None:
         """Gives the slice its part of the averaged gradient; None for a parameter that no rank has used."""
-        gradient = self.storage.gradient(self.place) if is_used else None
+        gradient = self.values.gradient(self.place) if is_used else None
         if gradient is not None and self.has_master:
             gradient = gradient.float()
         self.slice.grad = gradient
@@ -91,10 +93,10 @@ class MemoryStates:
         self._has_masters = True
         for place in self._masters:
             master = place.slice.data
-            refreshed(master, place.storage.elements(place.place), master)
+            refreshed(master, place.values.elements(place.place), master)
         self._optimizer.step()
         for place in self._masters:
-            place.storage.elements(place.place).copy_(place.slice.detach())
+            place.values.elements(place.place).copy_(place.slice.detach())
 
     def get(self, place: Place) -> dict[str, Any]:
         state = dict(self._optimizer.state.get(place.slice, {}))
@@ -105,7 +107,7 @@ class MemoryStates:
         master = own.pop(MASTER, None)
         if place.has_master:
             self._has_masters = master is not None
-            place.slice.data.copy_(place.storage.elements(place.place) if master is None else master)
+            place.slice.data.copy_(place.values.elements(place.place) if master is None else master)
         self._optimizer.state.pop(place.slice, None)
         if own:
             self._optimizer.state[place.slice] = own

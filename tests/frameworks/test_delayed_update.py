@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import threading
 
 import pytest
@@ -29,7 +30,8 @@ def backward(model, *seed):
 
 
 def wrapped(model, make, shard, folder, after=None):
-    options = {} if folder is None else {"offload": f"disk:{folder}", "delay_after": after}
+    offload = folder if folder == "cpu" else f"disk:{folder}"
+    options = {} if folder is None else {"offload": offload, "delay_after": after}
     return rabit_torch.DistributedOptimizer(
         make(model.parameters()), model.named_parameters(), shard=shard, **options
     )
@@ -76,15 +78,21 @@ def equal(found, expected):
     return all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize("after", [0, 2])
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("shard", ["optimizer", "gradients"])
-def test_parameters_have_the_bits_of_the_rule(shard, name, after, tmp_path):
+@pytest.mark.parametrize(
+    ("shard", "name", "after", "where"),
+    [
+        *itertools.product(["optimizer", "gradients"], OPTIMIZERS, [0, 2], ["disk"]),
+        ("optimizer", "momentum", 0, "cpu"),
+        ("gradients", "adamw", 2, "cpu"),
+    ],
+)
+def test_parameters_have_the_bits_of_the_rule(shard, name, after, where, tmp_path):
+    folder = "cpu" if where == "cpu" else tmp_path
     expected, _ = one_step_late(OPTIMIZERS[name], after, 5)
 
     def run(engine):
         model = copy.deepcopy(MODEL)
-        optimizer = wrapped(model, OPTIMIZERS[name], shard, tmp_path, after)
+        optimizer = wrapped(model, OPTIMIZERS[name], shard, folder, after)
         found = []
         for step in range(5):
             train(model, optimizer, [step])
@@ -136,16 +144,20 @@ def test_an_update_runs_while_the_next_step_computes(tmp_path):
         assert equal(found, expected[1])
 
 
-@pytest.mark.parametrize("kind", [MODEL, SIXTEEN], ids=["float32", "bfloat16"])
-def test_a_job_that_is_resumed_has_the_bits_of_one_that_went_on(kind, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "where"), [(MODEL, "disk"), (SIXTEEN, "disk"), (SIXTEEN, "cpu")], ids=["float32", "bfloat16", "memory"]
+)
+def test_a_job_that_is_resumed_has_the_bits_of_one_that_went_on(kind, where, tmp_path):
+    one, two = ("cpu", "cpu") if where == "cpu" else (tmp_path / "one", tmp_path / "other")
+
     def run(engine):
         model = copy.deepcopy(kind)
-        optimizer = wrapped(model, OPTIMIZERS["adamw"], "gradients", tmp_path / "one", 1)
+        optimizer = wrapped(model, OPTIMIZERS["adamw"], "gradients", one, 1)
         train(model, optimizer, range(3))
         with rabit_torch.Checkpoint(tmp_path / "saved", model=model, optimizer=optimizer) as checkpoint:
             checkpoint.save(step=3)
         other = copy.deepcopy(kind)
-        resumed = wrapped(other, OPTIMIZERS["adamw"], "gradients", tmp_path / "other", 1)
+        resumed = wrapped(other, OPTIMIZERS["adamw"], "gradients", two, 1)
         with rabit_torch.Checkpoint(tmp_path / "saved", model=other, optimizer=resumed) as checkpoint:
             checkpoint.restore()
         assert equal(values_of(other), values_of(model))

@@ -232,9 +232,11 @@ def test_bad_input_is_refused(tmp_path):
 
         with pytest.raises(rabit.InvalidArgument, match="offload= is for shard="):
             wrap(offload="disk:/tmp")
-        for text in ("disk:", "cpu", str(tmp_path)):
-            with pytest.raises(rabit.InvalidArgument, match="expected 'disk:PATH'"):
+        for text in ("disk:", "gpu", str(tmp_path)):
+            with pytest.raises(rabit.InvalidArgument, match=r"expected 'disk:PATH', .* or 'cpu' of an optimizer"):
                 wrap(shard="optimizer", offload=text)
+        with pytest.raises(rabit.InvalidArgument, match="expected 'disk:PATH'"):
+            sharding.shard(model, keep=0, offload="cpu")
         (tmp_path / "rank0").mkdir()
         with pytest.raises(rabit.InvalidArgument, match="was not made for values on disk"):
             wrap(shard="optimizer", offload=f"disk:{tmp_path}")

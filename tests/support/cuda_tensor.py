@@ -73,6 +73,9 @@ class Cuda(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = [each for each in _flat(args) if isinstance(each, Cuda)]
+        plain = [each for each in _flat(args) if isinstance(each, torch.Tensor) and not isinstance(each, Cuda)]
+        if given and func is not torch.ops.aten.copy_.default and any(each.dim() for each in plain):
+            raise RuntimeError(f"{func}: expected all tensors on one device, and there are {given} and {plain}")
         index = given[0].device.index if given else 0
         if not _only_looks(func):
             _finish(given)
@@ -80,7 +83,9 @@ class Cuda(torch.Tensor):
         back = {id(each.inside): each for each in given}
 
         def wrap(each: Any) -> Any:
-            if not isinstance(each, torch.Tensor) or isinstance(each, Cuda) or each.is_sparse:
+            if not isinstance(each, torch.Tensor) or isinstance(each, Cuda) or each.is_sparse or each.is_meta:
+                return each
+            if any(each is other for other in plain):  # So was this one, on the host.
                 return each
             if id(each) in back:  # It was changed in place.
                 return back[id(each)]
@@ -99,6 +104,18 @@ class Cuda(torch.Tensor):
 
     is_cuda = property(lambda self: True)  # type: ignore[assignment]
     is_cpu = property(lambda self: False)  # type: ignore[assignment]
+
+    @property
+    def data(self) -> torch.Tensor:  # type: ignore[override]
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Cuda) -> None:
+        self.inside = value.inside
+
+    def as_subclass(self, kind: Any) -> Any:  # type: ignore[override]
+        """Of a kind that lets nobody read it."""
+        return self.inside.as_subclass(kind)
 
     def data_ptr(self) -> int:
         if not self.numel():  # As torch has it.
@@ -153,18 +170,32 @@ def to_device(module: torch.nn.Module, device: int = 0) -> torch.nn.Module:
     return module
 
 
-_to = torch.Tensor.to
+_to, _zeros = torch.Tensor.to, torch.zeros
 
 
 def _moved(tensor: torch.Tensor, *args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
     """torch.Tensor.to, for which a torch without CUDA knows no such device."""
-    if device is None or torch.device(device).type != "cuda":
-        return _to(tensor, *args, **kwargs, **({} if device is None else {"device": device}))
+    if args and isinstance(args[0], str | torch.device):
+        device, *args = args  # type: ignore[assignment]
+    if device is None:
+        return _to(tensor, *args, **kwargs)
+    device = torch.device(device)
+    kwargs.pop("copy", None)
+    if device.type != "cuda":
+        return _to(tensor.cpu(), *args, **kwargs) if tensor.is_cuda else _to(tensor, *args, **kwargs, device=device)
     converted = _to(tensor, *args, **kwargs)
-    return converted if converted.is_cuda else on_device(converted, torch.device(device).index or 0)
+    return converted if converted.is_cuda else on_device(converted, device.index or 0)
+
+
+def _made_zeros(*args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
+    """torch.zeros, likewise."""
+    if device is None or torch.device(device).type != "cuda":
+        return _zeros(*args, **kwargs, device=device)
+    return on_device(_zeros(*args, **kwargs), torch.device(device).index or 0)
 
 
 torch.Tensor.to = _moved  # type: ignore[assignment, method-assign]
+torch.zeros = _made_zeros  # type: ignore[assignment]
 
 
 class _Stream:
