@@ -24,6 +24,8 @@ __all__ = ["Collective", "custom_call"]
 _TARGET = "rabit"
 # Smaller calls block: what a thread change costs is more than what the program could compute meanwhile.
 _WAITS_BYTES = 64 << 10
+# Their results take the memory of the operands.  XLA copies one before that is needed later.
+_IN_PLACE = (Kind.ALLREDUCE, Kind.BROADCAST)
 
 
 class Collective(NamedTuple):
@@ -118,7 +120,6 @@ def _make_primitive(jax: Any) -> Any:
 
     handler = ffi.cast("uintptr_t", ffi.addressof(_library(), "rabit_xla_run"))
     jax.ffi.register_ffi_target(_TARGET, jax.ffi.pycapsule(int(handler)), platform="cpu")
-    lowered = jax.ffi.ffi_lowering(_TARGET, has_side_effect=True)
     primitive = Primitive("rabit")
     primitive.multiple_results = True
 
@@ -126,12 +127,17 @@ def _make_primitive(jax: Any) -> Any:
         return [jax.core.ShapedArray(shape, dtype) for shape, dtype in shapes], {effect}
 
     def lower(context: Any, *operands: Any, shapes: Any, attributes: Any) -> Any:
+        attributes = dict(attributes)
         with_token = context.replace(
             avals_in=(abstract_token, *context.avals_in),
             avals_out=(abstract_token, *context.avals_out),
         )
+        in_place = range(1, 1 + len(operands)) if attributes["kind"] in _IN_PLACE else ()
+        lowered = jax.ffi.ffi_lowering(
+            _TARGET, has_side_effect=True, operand_output_aliases={i: i for i in in_place}
+        )
         token = context.tokens_in.get(effect)
-        token, *results = lowered(with_token, token, *operands, **dict(attributes))
+        token, *results = lowered(with_token, token, *operands, **attributes)
         context.set_tokens_out(context.tokens_in.update_tokens(mlir.TokenSet({effect: token})))
         return results
 

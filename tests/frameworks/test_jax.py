@@ -120,5 +120,20 @@ def test_a_jax_that_keeps_effects_elsewhere_is_called_back_and_that_is_said_once
     assert len([warning for warning in found if "rabit.jax" in str(warning.message)]) == 1
 
 
+def test_a_chain_of_collectives_takes_no_memory_besides_its_operand(alone):
+    import jax
+    import jax.numpy as jnp
+
+    def chain(array):
+        for _ in range(3):
+            array = rabit.jax.broadcast(rabit.jax.allreduce(array), 0)
+        return array
+
+    array = jnp.ones(1 << 16)
+    memory = jax.jit(chain).lower(array).compile().memory_analysis()
+
+    assert memory.temp_size_in_bytes < array.nbytes
+
+
 def test_an_empty_tree_is_itself(alone):
     assert rabit.jax.allreduce({}) == {}

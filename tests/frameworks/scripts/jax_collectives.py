@@ -76,6 +76,14 @@ close(jax.jit(ours.allgather)(mine.astype(jnp.bfloat16)), gathered)
 tree = jax.jit(ours.allreduce)({"a": mine, "b": [mine[0], mine * 2]})
 close(tree["b"][1], 2 * total / size)
 
+# A result takes the memory of its operand only where the program has no more need of that.
+needed, summed, sent = jax.jit(lambda a: (a * 1, ours.allreduce(a, rabit.Sum), ours.broadcast(a, 1)))(mine)
+for found, wanted in ((mine, whole[rank]), (needed, whole[rank]), (summed, total), (sent, whole[1])):
+    close(found, wanted)
+constant = jnp.arange(7.0)
+for _ in range(2):  # A constant of the program is the same in its second run.
+    close(jax.jit(lambda: ours.allreduce(constant, rabit.Sum))(), size * np.arange(7.0))
+
 # Each rank takes its part of each batch: as one process that takes the whole.
 features = random.normal(size=(36, 5)).astype(np.float32)
 targets = features @ np.arange(5, dtype=np.float32)
