@@ -284,19 +284,31 @@ $(WHEELVENV)/.ready:
 	  "cmake>=3.25" ninja cffi numpy cloudpickle "cyclonedx-python-lib[json-validation]"
 	@touch $@
 
+# A Debian of another kind of machine, unpacked and not set up: enough for QEMU to run Python in it.  Takes root and
+# Debian's debootstrap and qemu-user-static.
+DEBIAN_NAME = $(patsubst aarch64,arm64,$(TARGET))
+FOREIGN_ROOT = $(if $(IS_FOREIGN),$(QEMU:%=$(BUILD)/root-$(TARGET)))
+$(BUILD)/root-%/.ready: $(WHEELVENV)/.ready
+	rm -rf $(@D)
+	debootstrap --arch=$(DEBIAN_NAME) --foreign --variant=minbase --include=python3 bookworm $(@D) >/dev/null
+	for package in $(@D)/var/cache/apt/archives/*.deb; do dpkg-deb -x $$package $(@D) || exit 1; done
+	$(WHEELVENV)/bin/pip install --quiet --target $(@D)/usr/lib/python3/dist-packages --python-version 3.11 --only-binary :all: \
+	  --platform manylinux_2_28_$* --platform manylinux2014_$* cffi cloudpickle numpy
+	@touch $@
+
 # The wheel is built from the sdist, as pip does where no wheel fits.  QUICK=1 optimises for size,
 # which takes less time to compile: what is in a wheel and which libraries it needs is the same.
 wheel: export PATH := $(abspath $(WHEELVENV))/bin:$(PATH)
 # The date of every member, which scikit-build-core takes too; the umask is in their permissions.
 wheel: export SOURCE_DATE_EPOCH ?= 1667997441
-wheel: $(WHEELVENV)/.ready ## sdist and manylinux_2_28 wheel in dist/, for other machines: TARGET=aarch64, QUICK=1
+wheel: $(WHEELVENV)/.ready $(FOREIGN_ROOT:%=%/.ready) ## sdist and manylinux_2_28 wheel in dist/, for other machines: TARGET=aarch64, QEMU=1 runs it (root), QUICK=1
 	rm -rf dist $(BUILD)/plain-wheel
 	python -m build --sdist --no-isolation -o dist . >/dev/null
 	CMAKE_CXX_COMPILER_LAUNCHER= CXX="$(ZIG)" $(if $(QUICK),SKBUILD_CMAKE_BUILD_TYPE=MinSizeRel) $(if $(IS_FOREIGN),_PYTHON_HOST_PLATFORM=linux-$(TARGET) \
 	  CMAKE_ARGS="-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=$(TARGET)") \
 	  pip wheel --quiet --no-deps --no-build-isolation -w $(BUILD)/plain-wheel dist/*.tar.gz
 	umask 022; auditwheel repair --plat $(if $(IS_FOREIGN),auto,manylinux_2_28_$(TARGET)) -w dist $(BUILD)/plain-wheel/*.whl >/dev/null
-	python tests/check_wheel.py dist/*.whl
+	python tests/check_wheel.py $(FOREIGN_ROOT:%=--root %) dist/*.whl
 
 reproducible: $(WHEELVENV)/.ready ## build sdist and wheel twice, in two folders: are they equal bit for bit? QUICK=1, TARGET=aarch64
 	$(WHEELVENV)/bin/python tests/reproducible_wheel.py $(WHEELVENV) $(QUICK:%=QUICK=%) TARGET=$(TARGET)

@@ -1,13 +1,14 @@
 """Checks a wheel before it is given to others: tags, size, libraries, bill of materials; two ranks run from it.
 
-    python tests/check_wheel.py dist/mariza_rabit-*.whl
+    python tests/check_wheel.py [--root FOLDER] dist/mariza_rabit-*.whl
 
-Needs cffi, NumPy and cyclonedx-python-lib[json-validation].  The wheel is unpacked, not installed; one for another
-kind of machine does not run.
+Needs cffi, NumPy and cyclonedx-python-lib[json-validation].  The wheel is unpacked, not installed.  One for another
+kind of machine runs under QEMU, if --root is the root folder of such a machine (`make wheel` says how to make one).
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -24,6 +25,16 @@ GLIBC_MAX = (2, 28)
 TAG = re.compile(r"manylinux_(\d+)_(\d+)_(\w+)")
 MACHINES = {"x86_64": 62, "aarch64": 183}  # in the headers of ELF
 PACKAGES = ("rabit", "rabit_torch", "rabit_mxnet")
+# A user namespace has a table of interpreters of its own (Linux 6.7): that of the system stays as it is.
+UNDER_QEMU = """
+set -e
+mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
+cat "$1" > /proc/sys/fs/binfmt_misc/register
+mount --rbind /dev "$2/dev"
+mount --rbind /proc "$2/proc"
+shift
+exec chroot "$@"
+"""
 PROGRAM = """
 import platform
 import sys
@@ -112,45 +123,63 @@ def problems_of_library(content: bytes, machine: str) -> list[str]:
     return found
 
 
-def run(wheel: Path) -> str:
-    """Two ranks from the unpacked wheel; what they printed if they failed."""
-    with tempfile.TemporaryDirectory() as folder:
-        site = Path(folder).resolve() / "site"
+def run(wheel: Path, root: Path | None) -> str:
+    """Two ranks from the unpacked wheel; what they printed if they failed.
+
+    root: where the machine is another one, its root folder.
+    """
+    with tempfile.TemporaryDirectory(dir=root and root / "tmp") as name:
+        folder = Path(name).resolve()
         with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(site)
-        program = Path(folder) / "program.py"
-        program.write_text(PROGRAM)
+            archive.extractall(folder / "site")
+        (folder / "program.py").write_text(PROGRAM)
+        if root is None:
+            before, python = [], sys.executable
+        else:
+            folder = Path("/") / folder.relative_to(root)
+            before, python = under_qemu(root, machine_of(wheel)), "/usr/bin/python3"
+        program, site = str(folder / "program.py"), str(folder / "site")
         done = subprocess.run(
-            [
-                *(sys.executable, "-m", "rabit.launch", "-np", "2"),
-                *(sys.executable, str(program), str(site)),
-            ],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(site)},
+            [*before, python, "-m", "rabit.launch", "-np", "2", python, program, site],
+            cwd=name,
+            env={**os.environ, "PYTHONPATH": site},
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=300,
             check=False,
         )
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-def main(paths: list[str]) -> int:
-    if not paths:
-        print(__doc__, file=sys.stderr)
-        return 2
-    for wheel in map(Path, paths):
-        is_foreign = machine_of(wheel) != platform.machine()
+def under_qemu(root: Path, machine: str) -> list[str]:
+    """What stands before a command to run it in a root folder of another kind of machine."""
+    interpreter = f"/usr/lib/binfmt.d/qemu-{machine}.conf"  # of Debian's qemu-user-static
+    return ["unshare", "-Urm", "sh", "-c", UNDER_QEMU, "sh", interpreter, str(root)]
+
+
+def main(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--root", type=Path, help="of another kind of machine, where its wheels run")
+    parser.add_argument("wheels", type=Path, nargs="+")
+    given = parser.parse_args(words)
+    for wheel in given.wheels:
+        root = given.root.resolve() if given.root and is_foreign(wheel) else None
+        runs = root is not None or not is_foreign(wheel)
         found = problems_of(wheel)
-        if not found and not is_foreign:
-            found = [each for each in [run(wheel)] if each]
+        if not found and runs:
+            found = [each for each in [run(wheel, root)] if each]
         for each in found:
             print(each, file=sys.stderr)
         if found:
             return 1
-        ran = f"not run on {platform.machine()}" if is_foreign else "two ranks run from it"
+        ran = "two ranks run from it" if runs else f"not run on {platform.machine()}"
+        ran += " under QEMU" if root else ""
         print(f"{wheel.name}: {wheel.stat().st_size / (1 << 20):.2f} MiB, {ran}")
     return 0
+
+
+def is_foreign(wheel: Path) -> bool:
+    return machine_of(wheel) != platform.machine()
 
 
 if __name__ == "__main__":
