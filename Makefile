@@ -304,7 +304,7 @@ wheel: export SOURCE_DATE_EPOCH ?= 1667997441
 wheel: $(WHEELVENV)/.ready $(FOREIGN_ROOT:%=%/.ready) ## sdist and manylinux_2_28 wheel in dist/, for other machines: TARGET=aarch64, QEMU=1 runs it (root), QUICK=1
 	rm -rf dist $(BUILD)/plain-wheel
 	python -m build --sdist --no-isolation -o dist . >/dev/null
-	CMAKE_CXX_COMPILER_LAUNCHER= CXX="$(ZIG)" $(if $(QUICK),SKBUILD_CMAKE_BUILD_TYPE=MinSizeRel) $(if $(IS_FOREIGN),_PYTHON_HOST_PLATFORM=linux-$(TARGET) \
+	umask 022; CMAKE_CXX_COMPILER_LAUNCHER= CXX="$(ZIG)" $(if $(QUICK),SKBUILD_CMAKE_BUILD_TYPE=MinSizeRel) $(if $(IS_FOREIGN),_PYTHON_HOST_PLATFORM=linux-$(TARGET) \
 	  CMAKE_ARGS="-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=$(TARGET)") \
 	  pip wheel --quiet --no-deps --no-build-isolation -w $(BUILD)/plain-wheel dist/*.tar.gz
 	umask 022; auditwheel repair --plat $(if $(IS_FOREIGN),auto,manylinux_2_28_$(TARGET)) -w dist $(BUILD)/plain-wheel/*.whl >/dev/null

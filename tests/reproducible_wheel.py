@@ -66,15 +66,17 @@ def differences(first: Path, second: Path) -> list[str]:
         found = [name for name in names[0] if digest(one.read(name)) != digest(other.read(name))]
         if names[0] != names[1]:
             found.append("the order of the members")
-        if [vars_of(info) for info in one.infolist()] != [
-            vars_of(info) for info in other.infolist()
-        ]:
-            found.append("dates or permissions of members")
+        looks = dict(map(vars_of, one.infolist())), dict(map(vars_of, other.infolist()))
+        found += [
+            f"date or permissions of {name}: {look} and {looks[1][name]}"
+            for name, look in looks[0].items()
+            if look != looks[1][name]
+        ]
     return found
 
 
-def vars_of(info: zipfile.ZipInfo) -> tuple[object, ...]:
-    return info.filename, info.date_time, info.external_attr, info.compress_type
+def vars_of(info: zipfile.ZipInfo) -> tuple[str, tuple[object, ...]]:
+    return info.filename, (info.date_time, oct(info.external_attr >> 16), info.compress_type)
 
 
 def main(words: list[str]) -> int:
