@@ -92,8 +92,9 @@ class AlgorithmRulesParser {
     return taken;
   }
   Status Wrong(size_t position, std::string why) const {
-    return InvalidArgument("RABIT_ALLREDUCE_ALGORITHM is '" + std::string(text_) + "': at position " +
-                           std::to_string(position + 1) + ": " + std::move(why) +
+    return InvalidArgument("RABIT_ALLREDUCE_ALGORITHM is '" + std::string(text_) +
+                           "': at position " + std::to_string(position + 1) + ": " +
+                           std::move(why) +
                            "; write for example allreduce:0-64K@gather_all;allreduce:64K-inf@ring");
   }
 
