@@ -59,8 +59,8 @@ def _store_count(parsed: argparse.Namespace) -> int:
     count: int = parsed.store_replicas
     if count not in _STORES:
         raise InvalidArgument(
-            f"--store-replicas is {count}: expected 1, 3 or 5. A majority of the stores has to survive, so "
-            "one more than an odd number allows no further loss."
+            f"--store-replicas is {count}: expected 1, 3 or 5. A majority of the stores has to survive, and "
+            "an even number survives no more losses than the odd number below it."
         )
     if count > 1 and parsed.min_np is None:
         raise InvalidArgument(
