@@ -132,8 +132,9 @@ Result<Hosts> MeetHosts(const Options& options, const Members& members, MemberBo
     Result<Processors> of_rank = ParseProcessors(TakeField(record));
     if (!of_rank.ok()) {
       return Status(of_rank.status().code(),
-                    "rank " + std::to_string(rank) + " tells where it runs: " +
-                        of_rank.status().message() + ". Install one version on all ranks")
+                    "the processors that rank " + std::to_string(rank) +
+                        " has published cannot be read: " + of_rank.status().message() +
+                        ". Install one version on all ranks")
           .WithCulprit(rank);
     }
     hosts.addresses.emplace_back(TakeField(record));
