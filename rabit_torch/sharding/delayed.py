@@ -83,9 +83,11 @@ class DelayedStates:
 
     def step(self) -> None:
         """Publishes the update of the step before, and starts that of this one."""
-        self.publish()
-        for late in self._late.values():
-            late.refresh()
+        if self._has_late:
+            self.publish()
+        else:  # Updates are not late yet, or no more: what broadcast_parameters has written, say, is taken.
+            for late in self._late.values():
+                late.refresh()
         for place, twin in self._twins.items():
             gradient = place.slice.grad  # Its memory is that of the next step's, too.
             twin.slice.grad = None if gradient is None else gradient.detach().clone()

@@ -34,6 +34,64 @@ def sharding_disk(o: Any) -> None:
     print(f"rate of the step / of the disk: {alone / step:.2f}; step / max(update, disk): {step / longest:.2f}")
 
 
+@case(ranks=2, layers=16, batch=64, device_ms=0, where="disk", rounds=9)
+def sharding_delayed(o: Any) -> None:
+    """A step of training whose update runs at once, and one whose update runs while the next one computes.
+
+    layers: of 1024 x 1024, in float32 with AdamW and shard="gradients". where: the state is, disk or cpu. In turns.
+    device_ms: a pass also sleeps for so long, as where a device computes and the cores are free.
+    """
+    found = on_ranks(delayed_rank, o, o.ranks)
+    times = {name: [max(each) for each in zip(*(rank[name] for rank in found), strict=True)] for name in found[0]}
+    print(f"{o.ranks} ranks, {o.layers} M parameters, batch {o.batch}, state: {o.where}")
+    table(["", "time"], [[name, f"{median(taken) * 1e3:.0f} ms"] for name, taken in times.items()])
+    pairs = zip(times["delayed"], times["at once"], strict=True)
+    print(f"delayed / at once, median of {o.rounds} pairs: {median([late / plain for late, plain in pairs]):.2f}")
+
+
+def delayed_rank(o: Any) -> dict[str, list[float]]:
+    import warnings
+
+    import torch
+
+    import rabit_torch
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    rabit_torch.init()
+    batch = torch.randn(o.batch, 1024)
+    steps: dict[str, Any] = {}
+    for name, more in (("at once", {}), ("delayed", {"delay_after": 0})):
+        model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(o.layers)))
+        optimizer = rabit_torch.DistributedOptimizer(
+            torch.optim.AdamW(model.parameters(), fused=True),
+            model.named_parameters(),
+            shard="gradients",
+            offload="cpu" if o.where == "cpu" else f"disk:{o.folder / name}",
+            **more,
+        )
+        steps[name] = model, optimizer
+
+    def step(model: Any, optimizer: Any) -> None:
+        optimizer.zero_grad()
+        time.sleep(o.device_ms / 1e3)
+        model(batch).square().mean().backward()
+        optimizer.step()
+
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(o.rounds):
+        for name, (model, optimizer) in steps.items():
+            step(model, optimizer)
+            rabit_torch.barrier()
+            began = time.perf_counter()
+            for _ in range(3):
+                step(model, optimizer)
+            times[name].append((time.perf_counter() - began) / 3)
+            optimizer.state_dict()  # Nothing runs from here on.
+    rabit_torch.shutdown()
+    return times
+
+
 def disk_rank(o: Any) -> dict[str, Any]:
     import torch
 

@@ -87,3 +87,19 @@ def test_rabit_torch_loads_little_beyond_torch_and_makes_the_backend_known():
     of_groups = {each for each in found if each.startswith("rabit_torch.distributed.")}
     assert of_groups == {"rabit_torch.distributed.rendezvous"}
     assert len(found) <= 158
+
+
+def test_a_step_without_shard_loads_nothing_of_it():
+    pytest.importorskip("torch")
+    step = """
+rabit_torch.init()
+model = torch.nn.Linear(2, 2)
+optimizer = rabit_torch.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+model(torch.ones(1, 2)).sum().backward()
+optimizer.step()
+rabit_torch.shutdown()
+"""
+    found = loaded("import torch", f"import rabit_torch{step}")
+
+    assert "rabit_torch.optimizer.distributed_optimizer" in found
+    assert not [each for each in found if each.startswith(("rabit.sharding", "rabit_torch.sharding"))]
