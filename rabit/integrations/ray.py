@@ -102,7 +102,7 @@ class RayExecutor:
         Raises InvalidArgument if they run, ray.exceptions.GetTimeoutError if Ray has not the resources in time.
         """
         if self._workers:
-            raise InvalidArgument("RayExecutor.start: it runs. Call shutdown() before another start().")
+            raise InvalidArgument("RayExecutor.start: the ranks run already. Call shutdown() before another start().")
         ray = needed("ray", "rabit.ray.RayExecutor", "ray")
         group = ray.util.placement_group(self._bundles, strategy=self._strategy)
         self._stack.callback(ray.util.remove_placement_group, group)

@@ -56,7 +56,7 @@ def load_state(
     if unknown:
         raise InvalidArgument(
             f"load_state_dict on rank {rabit.rank()}: the state has {', '.join(unknown[:5])}, which this trainer does "
-            f"not train. It trains {', '.join(list(parameters)[:5])}. Build the model as the one that was saved"
+            f"not train. It trains {', '.join(list(parameters)[:5])}. Build the same model that was saved"
         )
     optimizer = updater.optimizer
     for name, values in saved["state"].items():

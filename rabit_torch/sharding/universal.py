@@ -116,7 +116,7 @@ def _read(path: Path, parameter: torch.Tensor) -> torch.Tensor:
     if found.numel() != parameter.numel():
         raise InvalidArgument(
             f"load_universal: {path} has {found.numel()} elements, and the parameter has the shape "
-            f"{tuple(parameter.shape)}. Build the model as the one that was saved"
+            f"{tuple(parameter.shape)}. Build the same model that was saved"
         )
     return found.view(parameter.shape)
 
