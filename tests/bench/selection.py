@@ -22,25 +22,16 @@ from harness import (
 )
 from harness import links as shaped_links
 
+import rabit
+
 AUTO = "auto"
-FIXED = (
-    "direct",
-    "gather_all",
-    "ring",
-    "recursive_doubling",
-    "halving_doubling",
-    "tree",
-    "double_tree",
-    "hierarchical",
-)
+FIXED = tuple(rabit.capabilities()["algorithms"])
 
 
 # --- one rank -------------------------------------------------------------------------------------
 
 
 def run_once(path: str, engine, array: np.ndarray, name: str) -> None:
-    import rabit
-
     if path == "ordered":
         rabit.ordered_allreduce_(array, rabit.Max, engine=engine)
     else:
@@ -49,8 +40,6 @@ def run_once(path: str, engine, array: np.ndarray, name: str) -> None:
 
 def take_turn(args: Any, engine, array: np.ndarray, once: float | None) -> float:
     """Seconds of one operation, the mean of one turn; `once`: about what one takes."""
-    import rabit
-
     name = f"bench.{array.nbytes}"
     run_once(args.path, engine, array, name)
     rabit.ordered_barrier(engine=engine)
@@ -63,8 +52,6 @@ def take_turn(args: Any, engine, array: np.ndarray, once: float | None) -> float
 
 def from_rank_0(engine, value: float) -> float:
     """Rank 0's figure, so that all ranks count and choose alike."""
-    import rabit
-
     mine = np.array([value], dtype=np.float64)
     rabit.ordered_broadcast_(mine, 0, engine=engine)
     return float(mine[0])
@@ -104,8 +91,6 @@ def measure_size(args: Any, engines: dict, size: int) -> dict:
 
 def chosen(engine, size: int) -> str:
     """What the engine would run: the algorithm that has run once more than before."""
-    import rabit
-
     def counts() -> dict[str, int]:
         found = engine.statistics()["routes"]
         return {each["algorithm"]: each["exchanges"] for each in found if each["kind"] == "allreduce"}
@@ -117,8 +102,6 @@ def chosen(engine, size: int) -> str:
 
 
 def selection_rank(args: Any) -> dict[str, Any]:
-    import rabit
-
     rabit.init()
     config, engines, started = rabit.default_engine().config, {}, 0.0
     for epoch, algorithm in enumerate([*args.algorithms, AUTO], 1 << 21):
