@@ -1,5 +1,6 @@
 #include "base/tree_plan.h"
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 #include <optional>
@@ -186,6 +187,12 @@ bool TreePlan::Has(Kind kind, int root) const {
   if (of_kind.empty()) return false;
   const bool is_rooted = kind == Kind::kBroadcast || kind == Kind::kReduce;
   return !is_rooted || !of_kind[static_cast<size_t>(root)].empty();
+}
+
+bool TreePlan::HasOneTreeEach(Kind kind) const {
+  const auto& of_kind = trees_[static_cast<size_t>(kind)];
+  return std::all_of(of_kind.begin(), of_kind.end(),
+                     [](const auto& trees) { return trees.size() <= 1; });
 }
 
 const std::vector<PlannedTree>& TreePlan::Trees(Kind kind, int root) const {

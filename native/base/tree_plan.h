@@ -38,6 +38,8 @@ class TreePlan {
 
   // Whether there are trees for this.  `root`: a position, of kinds that have one.
   bool Has(Kind kind, int root) const;
+  // Whether nothing of this kind is divided among several trees.
+  bool HasOneTreeEach(Kind kind) const;
   // Those of an allreduce, or of one root of another kind.
   const std::vector<PlannedTree>& Trees(Kind kind, int root) const;
 

@@ -221,14 +221,15 @@ Router::Choice Router::Choose(const LinkCosts& links, const Work& work, int64_t 
   }
 }
 
-// Some sums are added up in rank order, at one place.  Of deterministic jobs, whose plans have one
-// tree for all elements of a sum, those of every size follow it: the sizes of buckets may differ in
-// the next run.
+// Some sums are added up in rank order, at one place.  Of deterministic jobs, those of every size
+// follow the plan if it has one tree for them: with several, an element takes one by its place in
+// the bucket, which may differ in the next run, as the sizes of buckets may.
 bool Router::FollowsPlan(const Work& work, int64_t bytes, const Group& group) const {
   if (group.plan == nullptr) return false;
   const bool has_fixed_order = options_.is_deterministic && TraitsOf(work.kind).reduces;
   if (!has_fixed_order && bytes < group.plan->bytes_min()) return false;
   if (!group.plan->Has(work.kind, std::max(group.IndexOf(work.root), 0))) return false;
+  if (has_fixed_order && !group.plan->HasOneTreeEach(work.kind)) return false;
   // A rule of the user's is the more recent word: it names an algorithm for these sizes.
   if (!options_.rules.Find(work.kind, bytes).empty()) return false;
   if (!TraitsOf(work.kind).reduces) return true;

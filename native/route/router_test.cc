@@ -1,8 +1,11 @@
 #include "route/router.h"
 
 #include <limits>
+#include <memory>
+#include <string>
 #include <vector>
 
+#include "base/tree_plan.h"
 #include "collective/allreduce.h"
 #include "testing/test.h"
 
@@ -541,6 +544,24 @@ TEST(Router, calls_and_rules_may_name_the_servers) {
   options.routes = std::move(rules).value();
   EXPECT_EQ(Text(Take(options, Of(Kind::kAllreduce), {1 << 20})), "1 push_pull route_rule");
   EXPECT_EQ(Take(options, Of(Kind::kAllreduce), {(1 << 20) - 1}).executor, 0);
+}
+
+// An element takes one of several trees by its place in the bucket.
+TEST(Router, sums_of_deterministic_jobs_follow_no_plan_that_divides_them) {
+  const std::string tree = "allreduce 0 1 up -1 0 0 0 down -1 0 0 0\n";
+  Group world = World();
+  const auto chosen = [&](const std::string& trees, bool is_deterministic) {
+    Result<std::shared_ptr<const TreePlan>> plan = TreePlan::Parse("size 4\n" + trees, 4);
+    EXPECT_OK(plan);
+    world.plan = std::move(plan).value();
+    RouterOptions options = On({0, 1, 2, 3});
+    options.is_deterministic = is_deterministic;
+    return Take(options, Of(Kind::kAllreduce), {1 << 20}, world).row;
+  };
+
+  EXPECT_EQ(chosen(tree, true), "plan");
+  EXPECT_EQ(chosen(tree + tree, false), "plan");
+  EXPECT_EQ(chosen(tree + tree, true), "link_model");
 }
 
 }  // namespace
