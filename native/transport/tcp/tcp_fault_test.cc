@@ -9,6 +9,7 @@
 #include "base/socket.h"
 #include "base/wire.h"
 #include "testing/bad_wire.h"
+#include "testing/mortal_listener.h"
 #include "testing/same_bytes.h"
 #include "testing/soon.h"
 #include "testing/tcp_job.h"
@@ -303,6 +304,52 @@ TEST(TcpFaults, what_a_dead_interface_carried_goes_over_the_other_one) {
   is_dead.store(true);
   job.Exchange(3, [](unsigned) { return size_t{1000000}; });
   EXPECT_GE(job.ranks[0]->counters().connections_restored, 1u);
+}
+
+TEST(TcpFaults, a_process_that_has_ended_is_found_although_one_of_its_interfaces_is_dead) {
+  for (const int ended : {0, 1}) {
+    const int survivor = 1 - ended;
+    TcpJob job(2, "127.0.0.2:0");
+    // On another host than the survivor, where one refusal would be enough.
+    auto elsewhere = Listener::Open("127.0.0.3:0", job.secret, 1, survivor);
+    ASSERT_OK(elsewhere);
+    job.listeners[static_cast<size_t>(survivor)] = std::move(*elsewhere);
+    auto& listener = job.listeners[static_cast<size_t>(ended)];
+    auto mortal = std::make_unique<testing::MortalListener>(std::move(listener));
+    testing::MortalListener& process = *mortal;
+    listener = std::move(mortal);
+    std::atomic<bool> is_dead{false};
+    BadWire interface(process.address(), [&](const BadWire::Piece&) {
+      return is_dead.load() ? BadWire::Fate::kSwallow : BadWire::Fate::kPass;
+    });
+    for (const int rank : {0, 1}) {
+      const std::string address = job.listeners[static_cast<size_t>(rank)]->address();
+      EXPECT_OK(job.store.Set("1/address/" + std::to_string(rank),
+                              rank == ended ? interface.address() + "," + address : address));
+    }
+    std::array<std::unique_ptr<Transport>, 2> ranks;
+    RunRanks(2, [&](int rank) {
+      ConnectContext context = job.Context(rank);
+      context.streams = 1;
+      TcpOptions options;
+      options.reconnect_window = 10s;
+      auto transport = ConnectTcpTransport(context, options);
+      ASSERT_OK(transport);
+      ranks[static_cast<size_t>(rank)] = std::move(*transport);
+    });
+    ASSERT_TRUE(ranks[0] != nullptr && ranks[1] != nullptr);
+    Buffer buffer(8);
+    Operation receive = ranks[static_cast<size_t>(survivor)]->Recv(ended, MakeTag(0, 1), buffer);
+
+    is_dead.store(true);
+    process.Die();
+    ranks[static_cast<size_t>(ended)]->Abort(Aborted("dies without goodbye"));
+
+    const Status status = receive.Wait(Soon());
+    EXPECT_EQ(status.code(), Code::kPeerLost) << status;
+    EXPECT_EQ(status.culprit(), ended) << status;
+    EXPECT_NE(status.message().find("its port refuses connections"), std::string::npos) << status;
+  }
 }
 
 // A peer that computes for long leaves a large message in its socket: that is no stall for good.

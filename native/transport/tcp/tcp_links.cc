@@ -32,22 +32,19 @@ TcpLinks::TcpLinks(const ConnectContext& context, const TcpOptions& options, Pla
       redialer_(
           context.rank,
           [this](const TcpLink& link, Deadline deadline) {
-            int& skipped = skipped_[&link];
-            const std::string& addresses = addresses_[static_cast<size_t>(link.peer())];
             Result<UniqueFd> fd =
-                DialOnce(AddressOfLink(addresses, link.index() + skipped), secret_,
-                         GreetingFor(link.index()), members_.Of(link.peer()), deadline);
-            // The interface may be dead, and the peer have another one.
-            if (!fd.ok()) ++skipped;
+                DialOnce(AddressOf(link, link.peer()), secret_, GreetingFor(link.index()),
+                         members_.Of(link.peer()), deadline);
+            // The interface may be dead, and the peer have another one.  One that refuses works.
+            if (!fd.ok() && fd.status().code() != Code::kPeerLost) ++skipped_[&link];
             return fd;
           },
           [this](const TcpLink& link, Deadline deadline) {
-            return IsRefused(AddressOf(link), deadline);
+            return IsRefused(AddressOf(link, link.peer()), deadline);
           },
           [this](const TcpLink& link) {
             // Compared as they are published: the listener itself may be at any address.
-            const std::string& mine = addresses_[static_cast<size_t>(rank_)];
-            return HostOf(AddressOf(link)) == HostOf(AddressOfLink(mine, link.index()));
+            return HostOf(AddressOf(link, link.peer())) == HostOf(AddressOf(link, rank_));
           }) {
   const int stripes = options_.connections_per_stream;
   for (const int peer : plan_.peers) {
@@ -114,8 +111,9 @@ Status TcpLinks::Connect(const ConnectContext& context) {
 Status TcpLinks::DialAllOf(std::span<TcpLink* const> links, const ConnectContext& context) {
   std::vector<DialTarget> targets;
   for (const TcpLink* const link : links) {
-    targets.push_back({std::string(AddressOf(*link)), GreetingFor(link->index()),
-                       members_.Of(link->peer())});
+    const std::string& addresses = addresses_[static_cast<size_t>(link->peer())];
+    targets.push_back({std::string(AddressOfLink(addresses, link->index())),
+                       GreetingFor(link->index()), members_.Of(link->peer())});
   }
   std::vector<Result<UniqueFd>> made =
       DialAll(targets, secret_, context.deadline, [&context] { return context.Look(); });
@@ -165,6 +163,12 @@ TransportCounters TcpLinks::counters() const {
   counters.connections_restored = counters_.connections_restored.load();
   counters.frames_late = counters_.frames_late.load();
   return counters;
+}
+
+std::string_view TcpLinks::AddressOf(const TcpLink& link, int rank) const {
+  const auto skipped = skipped_.find(&link);
+  return AddressOfLink(addresses_[static_cast<size_t>(rank)],
+                       link.index() + (skipped == skipped_.end() ? 0 : skipped->second));
 }
 
 // The listener's thread.  Also how a broken link comes back.

@@ -70,9 +70,8 @@ class TcpLinks final : public TcpLinkHost {
   Greeting GreetingFor(int index) const {
     return {plan_.purpose, epoch_, members_.Of(rank_), index};
   }
-  std::string_view AddressOf(const TcpLink& link) const {
-    return AddressOfLink(addresses_[static_cast<size_t>(link.peer())], link.index());
-  }
+  // Where a rank is on the interface that the link goes to next.  The redialer's thread.
+  std::string_view AddressOf(const TcpLink& link, int rank) const;
   void AttachKept();
   Status DialAllOf(std::span<TcpLink* const> links, const ConnectContext& context);
   void Accept(AuthenticatedPeer peer);
