@@ -104,7 +104,9 @@ class WiredEngineImplementation final : public WiredEngine {
         "and RABIT_PS_ASYNC=1 on all ranks");
   }
   Status MeasureFlows(std::span<Flow> flows, Deadline deadline) override {
-    return builtin_.MeasureFlows(ordered_stream_, flows, deadline);
+    return engine().RunOrdered("a measurement of links", [&] {
+      return builtin_.MeasureFlows(ordered_stream_, flows, deadline);
+    });
   }
   Result<BackendId> FindBackend(std::string_view name) const override {
     return Position("backend", backends_, name);

@@ -35,7 +35,7 @@ class WiredEngine {
   // See PsBackend::Update.
   virtual Status Update(PushMode mode, uint64_t key, const TensorView& in_out,
                         Deadline deadline) = 0;
-  // See collective/flow_rates.h.  No ordered call may run meanwhile: it uses the same stream.
+  // See collective/flow_rates.h.  An ordered call of all ranks: a failure fails the engine.
   virtual Status MeasureFlows(std::span<Flow> flows, Deadline deadline) = 0;
   // The position in the table that requests name.
   virtual Result<BackendId> FindBackend(std::string_view name) const = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -59,6 +60,8 @@ class Engine {
   // because the ranks no longer agree about what is on the wire; calls that differ between the
   // ranks are never combined, they end in kMismatch or at the deadline.
   virtual Status RunOrdered(const OrderedCall& call, Deadline deadline) = 0;
+  // The same of anything else that all ranks exchange on the stream of ordered calls.
+  virtual Status RunOrdered(const std::string& what, const std::function<Status()>& exchange) = 0;
 
   // Collective: every rank calls it with the same ranks in the same order.  Waits until all did.
   // After kTimedOut it is still under way, and the others wait until this rank goes on with the

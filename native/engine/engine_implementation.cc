@@ -93,6 +93,9 @@ class EngineImplementation final : public Engine {
   Status RunOrdered(const OrderedCall& call, Deadline deadline) override {
     return ordered_calls_.Run(call, deadline);
   }
+  Status RunOrdered(const std::string& what, const std::function<Status()>& exchange) override {
+    return ordered_calls_.Run(what, exchange);
+  }
 
   Result<GroupId> AddGroup(std::span<const int> ranks, Deadline deadline) override {
     return group_calls_.Add(ranks, deadline);

@@ -18,7 +18,7 @@ namespace {
 uint64_t ContentHash(const OrderedCall& call, uint64_t number) {
   uint64_t hash = 0xcbf29ce484222325;
   const auto add = [&hash](auto value) { hash = MixHash(hash, static_cast<uint64_t>(value)); };
-  const TensorView& view = call.kind == Kind::kBroadcast ? call.output : call.input;
+  const TensorView& view = call.payload();
   add(number);
   add(call.kind);
   add(call.op);
@@ -38,12 +38,8 @@ Signature SignatureOf(const OrderedCall& call) {
   return signature;
 }
 
-int64_t ElementsOf(const OrderedCall& call) {
-  return call.kind == Kind::kBroadcast ? call.output.count : call.input.count;
-}
-
 Work WorkOf(const OrderedCall& call) {
-  const TensorView& view = call.kind == Kind::kBroadcast ? call.output : call.input;
+  const TensorView& view = call.payload();
   Work work;
   work.kind = call.kind;
   work.dtype = view.dtype;
@@ -57,8 +53,7 @@ Work WorkOf(const OrderedCall& call) {
 }
 
 Load LoadOf(const OrderedCall& call, const Group& group) {
-  if (call.kind == Kind::kBroadcast) return {static_cast<int64_t>(call.output.bytes())};
-  const auto bytes = static_cast<int64_t>(call.input.bytes());
+  const auto bytes = static_cast<int64_t>(call.payload().bytes());
   if (call.kind == Kind::kAllgather) return {bytes * group.size(), bytes == 0};
   return {bytes};
 }
@@ -95,7 +90,8 @@ Status OrderedCalls::Run(const OrderedCall& call, Deadline deadline) {
   const bool is_noted = state_.log.is_active() || state_.record.is_active();
   const int64_t begin_ns = is_noted ? NowNs() : 0;
   const Handle handle = state_.handles.NewHandle();
-  if (is_noted) state_.record.Ordered(handle.value, SignatureOf(call), ElementsOf(call), begin_ns);
+  if (is_noted)
+    state_.record.Ordered(handle.value, SignatureOf(call), call.payload().count, begin_ns);
   const Result<Route> route = routes_.Of(WorkOf(call), LoadOf(call, *group), *group);
   if (is_noted && route.ok()) {
     const Backend& backend = *state_.parts.backends[static_cast<size_t>(route->executor)];
@@ -121,6 +117,17 @@ Status OrderedCalls::Run(const OrderedCall& call, Deadline deadline) {
       Status(status.code(), Describe(call) + " (not negotiated: every rank must make the same " +
                                 "ordered calls in the same order): " + status.message())
           .WithCulprit(status.culprit()),
+      After(kVerdictWithin));
+}
+
+Status OrderedCalls::Run(const std::string& what, const std::function<Status()>& exchange) {
+  MutexLock lock(mutex_);
+  if (state_.failure.has_verdict()) return state_.failure.verdict();
+  const Status status = exchange();
+  // Arguments are looked at before anything is sent, and alike on all ranks.
+  if (status.ok() || status.code() == Code::kInvalidArgument) return status;
+  return state_.failure.Resolve(
+      kWholeEngine, status.Annotated(what + " on rank " + std::to_string(state_.parts.rank)),
       After(kVerdictWithin));
 }
 
@@ -207,7 +214,7 @@ Status OrderedCalls::Check(const OrderedCall& call, const Group& group) const {
     return Bad(call, "the root " + std::to_string(call.root) + " is not in the group; correct it");
   }
   const bool has_input = call.kind != Kind::kBroadcast;
-  const TensorView& view = has_input ? call.input : call.output;
+  const TensorView& view = call.payload();
   if (view.device.kind != DeviceKind::kCpu || call.output.device.kind != DeviceKind::kCpu) {
     return Bad(call, "a tensor is not in the memory of the CPU; copy it there first");
   }
@@ -253,7 +260,7 @@ Status OrderedCalls::CheckCounts(const OrderedCall& call, int64_t size) const {
 std::string OrderedCalls::Values(const OrderedCall& call) {
   const std::string kind(Name(call.kind));
   if (call.kind == Kind::kBarrier) return kind;
-  const TensorView& view = call.kind == Kind::kBroadcast ? call.output : call.input;
+  const TensorView& view = call.payload();
   const std::string elements =
       std::to_string(view.count) + " elements of " + std::string(Name(view.dtype));
   if (call.kind == Kind::kBroadcast) {

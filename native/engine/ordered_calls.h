@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -23,6 +24,7 @@ class OrderedCalls {
 
   // See Engine::RunOrdered.
   Status Run(const OrderedCall& call, Deadline deadline);
+  Status Run(const std::string& what, const std::function<Status()>& exchange);
 
  private:
   Status Check(const OrderedCall& call, const Group& group) const;

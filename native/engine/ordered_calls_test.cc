@@ -1,4 +1,5 @@
 // Operations that callers run themselves; ranks are threads.
+#include <memory>
 #include <numeric>
 #include <vector>
 
@@ -169,6 +170,31 @@ TEST(OrderedCalls, calls_that_differ_are_never_combined) {
     // The engine has failed as a whole.
     EXPECT_FALSE(engine.RunOrdered(call, Soon()).ok());
     EXPECT_FALSE(engine.Stop(Soon()).ok());
+  });
+}
+
+// What the others exchange with it afterwards would take what is left of the first one.
+TEST(OrderedCalls, another_exchange_that_fails_on_one_rank_fails_the_engine_of_all) {
+  TestJob job(2);
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (int rank = 0; rank < 2; ++rank) engines.push_back(job.Start(rank));
+  testing::RunRanks(2, [&](int rank) {
+    Engine& engine = *engines[static_cast<size_t>(rank)];
+    const auto refused = [] { return InvalidArgument("no such flow"); };
+    EXPECT_EQ(engine.RunOrdered("a measurement", refused).code(), Code::kInvalidArgument);
+    const Status first = engine.RunOrdered("a measurement", [&]() -> Status {
+      return rank == 0 ? TimedOut("nothing came") : Status();
+    });
+    EXPECT_EQ(first.ok(), rank == 1);
+
+    std::vector<float> input = {1};
+    Status later;
+    (void)testing::RunOne<float>(engine, MakeRequest("x", Kind::kAllreduce, input), &later);
+    const Status second = engine.RunOrdered("a measurement", [] {
+      ADD_FAILURE() << "it runs on a broken stream";
+      return Status();
+    });
+    EXPECT_TRUE(Has(second.message(), "a measurement on rank 0: nothing came")) << second;
   });
 }
 

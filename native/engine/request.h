@@ -66,6 +66,9 @@ struct OrderedCall {
   int32_t root = -1;  // global rank
   GroupId group = kWorld;
   BackendId backend = kAnyBackend;
+
+  // What this rank's part of the collective is measured by.
+  const TensorView& payload() const { return kind == Kind::kBroadcast ? output : input; }
 };
 
 }  // namespace rabit

@@ -284,7 +284,7 @@ RABIT_API int32_t rabit_update(rabit_engine* engine, uint64_t key, int32_t mode,
 
 /* What links carry.  flows: the round, by which they ascend, and two ranks of each; flows of a round
  * send at once.  found: of each the bytes per second, and the bytes sent in order to find them, the
- * same on all ranks.  Collective, at a time without ordered calls. */
+ * same on all ranks.  An ordered call of all ranks: a failure fails the engine. */
 RABIT_API int32_t rabit_measure_flows(rabit_engine* engine, const int32_t* flows, int32_t count,
                                       double* found, int64_t timeout_ms);
 

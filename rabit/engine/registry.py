@@ -81,7 +81,7 @@ class Registry(EngineBase):
         """What links carry while transfers share them: of each flow, bytes per second and the bytes sent for it.
 
         flows: (round, sending rank, receiving rank), by ascending round; those of one round send at once. Collective:
-        all ranks pass the same and get the same. Runs next to negotiated operations, but to no ordered ones.
+        all ranks pass the same and get the same. It is an ordered call: a failure fails the engine.
         """
         given = ffi.new("int32_t[]", [number for flow in flows for number in flow])
         found = ffi.new("double[]", 2 * len(flows))
