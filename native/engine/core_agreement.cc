@@ -228,12 +228,17 @@ void EngineCore::FinishVote(const ReadyTensor& ready, int32_t token, int64_t now
   // What depends on the vote changes with this agreement, and so before the same bucket on every
   // rank.  Buckets that are agreed in a group that goes run on; the next Announce finds out when
   // the last one is over.
-  if (auto removed = services_.groups.TakeForce(ready.name); removed != nullptr) {
-    removed_groups_.push_back({std::move(removed), std::nullopt});
+  Result<std::shared_ptr<const Group>> removed = services_.groups.TakeForce(ready);
+  if (removed.ok() && *removed != nullptr) {
+    removed_groups_.push_back({*std::move(removed), std::nullopt});
   }
   services_.statistics.AddNegotiation(1, now_ns - pending->submitted_ns);
   services_.record.Agreed(pending->handle.value, rounds_, pending->submitted_ns, now_ns);
-  SetResult(*pending, ready.extents[0]);
+  if (removed.ok()) {
+    SetResult(*pending, ready.extents[0]);
+  } else {
+    pending->SetError(removed.status().Annotated("rank " + std::to_string(services_.rank)));
+  }
   output_.Drop(pending);
 }
 

@@ -7,10 +7,10 @@ namespace rabit {
 
 Result<GroupId> GroupCalls::Add(std::span<const int> ranks, Deadline deadline) {
   RABIT_ASSIGN_OR_RETURN(std::vector<int> mine, state_->groups.Normalize(ranks));
-  // Groups are added one after another: their names carry a number that all ranks count alike.
+  // Groups are added one after another: each rank numbers them in that order.
   MutexLock lock(mutex_);
   if (pending_) {
-    // The other ranks have counted it, so it comes first here as well.
+    // The other ranks may have added it, so it comes first here as well.
     const bool is_same = pending_->ranks == mine;
     Result<GroupId> finished = Finish(deadline);
     if (is_same || pending_) return finished;
@@ -20,21 +20,18 @@ Result<GroupId> GroupCalls::Add(std::span<const int> ranks, Deadline deadline) {
 }
 
 Status GroupCalls::Begin(std::vector<int> mine) {
-  // Every rank sends its number of ranks first, so that the lists can be told apart.
+  // Every rank says who it is and how many ranks it lists, so that the lists can be told apart.
   auto message = std::make_unique<std::vector<int32_t>>(mine.begin(), mine.end());
-  message->insert(message->begin(), static_cast<int32_t>(mine.size()));
+  message->insert(message->begin(), {state_->parts.rank, static_cast<int32_t>(mine.size())});
   const auto count = static_cast<int64_t>(message->size());
   Request request;
-  request.name = "rabit.add_group." + std::to_string(calls_);
+  request.name = "rabit.add_group";
   request.signature.kind = Kind::kAllgather;
   request.signature.dtype = DType::kInt32;
   request.signature.shape = {count};
   request.input = TensorView{message->data(), count, DType::kInt32, {}};
   Handle handle;
   RABIT_RETURN_IF_ERROR(engine_.Submit(std::span(&request, 1), std::span(&handle, 1)));
-  // Counted as soon as it is submitted, since the other ranks may finish it even if this one gives
-  // up waiting.
-  ++calls_;
   pending_ = Pending{std::move(mine), std::move(message), handle, nullptr, std::thread(), Handle{}};
   return Status();
 }
@@ -44,12 +41,13 @@ Result<GroupId> GroupCalls::Finish(Deadline deadline) {
   if (pending_->vote == Handle{}) RABIT_RETURN_IF_ERROR(Take(deadline));
   const Handle vote = pending_->vote;
   const GroupId group = pending_->definition->group->id;
-  Status status = engine_.Wait(vote, deadline);
-  if (IsOpen(vote)) {
+  const std::optional<Status> end = EndOf(vote, deadline);
+  if (!end) {
     return TimedOut(Where() + ": add_group: group " + std::to_string(group) +
                     " is agreed, but not every rank has taken it yet: call it once more with the " +
                     "same ranks to continue waiting");
   }
+  Status status = *end;
   const std::vector<int32_t> bits = status.ok() ? ValuesOf(vote) : std::vector<int32_t>();
   const bool has_failed_elsewhere = !bits.empty() && bits[0] != 0;
   engine_.Release(vote);
@@ -61,7 +59,8 @@ Result<GroupId> GroupCalls::Finish(Deadline deadline) {
                  std::to_string(group) + "; see what that rank reports");
 }
 
-// Waits until this rank has taken the group, and votes that it has; bit 0: that it could not.
+// Waits until this rank has taken the group, and votes: 1 if it could not, and then no rank keeps
+// the group.
 Status GroupCalls::Take(Deadline deadline) {
   Definition& definition = *pending_->definition;
   const std::string group = std::to_string(definition.group->id);
@@ -71,8 +70,9 @@ Status GroupCalls::Take(Deadline deadline) {
                     "same ranks to continue waiting");
   }
   if (pending_->definer.joinable()) pending_->definer.join();
-  RABIT_ASSIGN_OR_RETURN(pending_->vote, SubmitVote("rabit.add_group." + group + ".taken",
-                                                    definition.status.ok() ? 0 : 1));
+  const std::string vote = "rabit.add_group." + group + ".taken";
+  state_->groups.StageRemoval(vote, definition.group->id);
+  RABIT_ASSIGN_OR_RETURN(pending_->vote, SubmitVote(vote, definition.status.ok() ? 0 : 1));
   return Status();
 }
 
@@ -90,12 +90,13 @@ Result<Handle> GroupCalls::SubmitVote(const std::string& name, int64_t bits) {
 // Waits until every rank has called, and has a thread define the group.
 Status GroupCalls::Agree(Deadline deadline) {
   const Handle handle = pending_->handle;
-  Status status = engine_.Wait(handle, deadline);
-  if (IsOpen(handle)) {
+  const std::optional<Status> end = EndOf(handle, deadline);
+  if (!end) {
     return TimedOut(Where() +
                     ": add_group: not every rank has called it yet; call it on every rank, and "
                     "here once more with the same ranks to continue waiting");
   }
+  Status status = *end;
   const std::vector<int32_t> all = status.ok() ? ValuesOf(handle) : std::vector<int32_t>();
   engine_.Release(handle);
   if (status.ok()) status = CheckSameRanks(pending_->ranks, all);
@@ -158,11 +159,12 @@ GroupCalls::~GroupCalls() {
 
 Status GroupCalls::CheckSameRanks(const std::vector<int>& mine,
                                   std::span<const int32_t> all) const {
-  size_t at = 0;
-  for (int rank = 0; at < all.size(); ++rank) {
-    const auto length = static_cast<size_t>(all[at]);
-    const auto theirs = all.subspan(at + 1, length);
-    at += length + 1;
+  int next = 0;  // of a rank that has joined there is no list
+  for (size_t at = 0; at < all.size(); ++next) {
+    const int rank = all[at];
+    if (rank != next) break;
+    const auto theirs = all.subspan(at + 2, static_cast<size_t>(all[at + 1]));
+    at += theirs.size() + 2;
     if (std::equal(mine.begin(), mine.end(), theirs.begin(), theirs.end())) continue;
     std::string here, there;
     for (int rank_here : mine) here += " " + std::to_string(rank_here);
@@ -173,7 +175,8 @@ Status GroupCalls::CheckSameRanks(const std::vector<int>& mine,
                     ". Every rank must add the same groups in the same order")
         .WithCulprit(rank);
   }
-  return Status();
+  if (next == state_->parts.size) return Status();
+  return GroupTable::Without(next, "add_group on rank " + std::to_string(state_->parts.rank));
 }
 
 Status GroupCalls::Remove(GroupId group, Deadline deadline) {
@@ -182,37 +185,41 @@ Status GroupCalls::Remove(GroupId group, Deadline deadline) {
                            ": group 0 cannot be removed: it is the group of all ranks; remove only "
                            "groups that were added");
   }
-  RABIT_ASSIGN_OR_RETURN(const Handle handle, BeginRemoval(group));
-  const Status status = engine_.Wait(handle, deadline);
-  if (IsOpen(handle)) {
+  RABIT_ASSIGN_OR_RETURN(const std::shared_ptr<Removal> removal, BeginRemoval(group));
+  const std::optional<Status> end = EndOf(removal->vote, deadline);
+  MutexLock lock(removals_mutex_);
+  // Two threads may have waited for one removal; it ends once, and alike for both.
+  if (removal->end) return *removal->end;
+  if (!end) {
     return TimedOut(
         Where() + ": remove_group: not every rank has called it yet; call it on every " +
         "rank, and here once more with group " + std::to_string(group) + " to continue waiting");
   }
-  MutexLock lock(removals_mutex_);
-  // Two threads may have waited for one removal; it counts once.
-  if (removals_.erase(group) == 0) return state_->groups.Find(group).status();
-  engine_.Release(handle);
-  return status;
+  removal->end = *end;
+  removals_.erase(group);
+  engine_.Release(removal->vote);
+  return *end;
 }
 
-Result<Handle> GroupCalls::BeginRemoval(GroupId group) {
+Result<std::shared_ptr<GroupCalls::Removal>> GroupCalls::BeginRemoval(GroupId group) {
   MutexLock lock(removals_mutex_);
   if (const auto begun = removals_.find(group); begun != removals_.end()) return begun->second;
   RABIT_RETURN_IF_ERROR(state_->groups.Find(group).status());
   const std::string name = "rabit.remove_group." + std::to_string(group);
   // Staged before the vote is submitted, whose agreement may come at once.
   state_->groups.StageRemoval(name, group);
-  RABIT_ASSIGN_OR_RETURN(const Handle handle, SubmitVote(name, 0));
+  RABIT_ASSIGN_OR_RETURN(const Handle vote, SubmitVote(name, 1));
   // A later call waits for the same vote: a second one would have no partner on ranks that are
   // through.
-  removals_[group] = handle;
-  return handle;
+  return removals_[group] = std::make_shared<Removal>(Removal{vote, std::nullopt});
 }
 
-bool GroupCalls::IsOpen(Handle handle) const {
+std::optional<Status> GroupCalls::EndOf(Handle handle, Deadline deadline) const {
+  (void)engine_.Wait(handle, deadline);
   const Result<bool> is_done = engine_.IsDone(handle);
-  return is_done.ok() && !*is_done;
+  if (is_done.ok() && !*is_done) return std::nullopt;
+  // What it has ended with, also if that came just after the deadline.
+  return engine_.Wait(handle, deadline);
 }
 
 std::vector<int32_t> GroupCalls::ValuesOf(Handle handle) const {

@@ -23,8 +23,8 @@ namespace rabit {
 // A group comes and goes by requests of the engine's own.  Every rank's list of ranks is gathered
 // first: ids are equal on all ranks only if all add the same groups in the same order, and a
 // difference shows here instead of as a hang later.  Each rank then takes the group into its
-// backends and its controller, and votes: no rank names a group before all ranks know it.  A group
-// goes with the agreement of a vote as well.  A call whose deadline passes is still under way,
+// backends and its controller, and votes: no rank names a group before all ranks know it, and none
+// keeps one that some rank could not take.  A group goes with the agreement of a vote as well.  A call whose deadline passes is still under way,
 // because the other ranks may have succeeded: the same call again goes on with it.  Thread-safe;
 // one Add at a time.
 class GroupCalls {
@@ -56,6 +56,12 @@ class GroupCalls {
     Handle vote;  // 0: this rank has not taken it yet
   };
 
+  // A Remove that some rank may not have called yet.
+  struct Removal {
+    Handle vote;
+    std::optional<Status> end;  // under removals_mutex_
+  };
+
   Status Begin(std::vector<int> mine) RABIT_REQUIRES(mutex_);
   Result<GroupId> Finish(Deadline deadline) RABIT_REQUIRES(mutex_);
   Status Agree(Deadline deadline) RABIT_REQUIRES(mutex_);
@@ -65,9 +71,10 @@ class GroupCalls {
   static Status TakeIntoBackends(EngineState& state, const Group& group);
   Status CheckSameRanks(const std::vector<int>& mine, std::span<const int32_t> all) const;
   std::vector<int32_t> ValuesOf(Handle handle) const;  // of a finished request
-  // The vote of a removal, which may have begun in an earlier call.
-  Result<Handle> BeginRemoval(GroupId group);
-  bool IsOpen(Handle handle) const;
+  // A removal, which may have begun in an earlier call.
+  Result<std::shared_ptr<Removal>> BeginRemoval(GroupId group);
+  // What a request has ended with; none at the deadline.
+  std::optional<Status> EndOf(Handle handle, Deadline deadline) const;
   std::string Where() const { return "rank " + std::to_string(state_->parts.rank); }
 
   Engine& engine_;
@@ -75,11 +82,10 @@ class GroupCalls {
   const std::shared_ptr<EngineState> state_;
   const std::shared_ptr<EngineLoop> loop_;
   Mutex mutex_;  // held during an Add
-  uint64_t calls_ RABIT_GUARDED_BY(mutex_) = 0;
   std::optional<Pending> pending_ RABIT_GUARDED_BY(mutex_);
   // Nobody waits with this one: threads may remove groups in any order.
   Mutex removals_mutex_;
-  std::map<GroupId, Handle> removals_ RABIT_GUARDED_BY(removals_mutex_);
+  std::map<GroupId, std::shared_ptr<Removal>> removals_ RABIT_GUARDED_BY(removals_mutex_);
 };
 
 }  // namespace rabit

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -22,6 +23,8 @@ using testing::RunOne;
 using testing::RunRanks;
 using testing::Soon;
 using testing::TestJob;
+
+const std::string kPairPlan = "size 2\nallreduce 0 1 up -1 0 down -1 0\n";
 
 Deadline Shortly() { return After(std::chrono::milliseconds(20)); }
 
@@ -137,7 +140,10 @@ TEST(GroupCalls, a_group_that_one_rank_cannot_take_fails_on_every_rank) {
     const Status status = engine.AddGroup(std::vector<int>{0, 1}, Soon()).status();
     EXPECT_TRUE(Has(status.message(), rank == 1 ? "no room for a group" : "another rank"))
         << status;
-    EXPECT_OK(engine.AddGroup(std::vector<int>{0}, Soon()));
+    EXPECT_EQ(engine.GetGroup(1).status().code(), Code::kInvalidArgument);
+    const Result<GroupId> next = engine.AddGroup(std::vector<int>{0}, Soon());
+    ASSERT_OK(next.status());
+    EXPECT_EQ(*next, 2);
   });
 }
 
@@ -164,6 +170,68 @@ TEST(GroupCalls, a_group_that_is_removed_late_is_removed_on_every_rank) {
     EXPECT_EQ(engine->GetGroup(groups[0]).status().code(), Code::kInvalidArgument);
     EXPECT_EQ(engine->RemoveGroup(groups[0], Soon()).code(), Code::kInvalidArgument);
   }
+}
+
+void ExpectNamesTheJoined(const Status& status) {
+  EXPECT_EQ(status.code(), Code::kInvalidArgument) << status;
+  EXPECT_EQ(status.culprit(), 0) << status;
+  EXPECT_TRUE(Has(status.message(), "rank 0 has called join")) << status;
+}
+
+void Join(Engine& engine) {
+  std::vector<int32_t> none;
+  (void)RunOne<int32_t>(engine, MakeRequest("join", Kind::kJoin, none));
+}
+
+// Without its list the others would number groups that it does not know.
+TEST(GroupCalls, groups_do_not_change_while_a_rank_has_joined) {
+  TestJob(3).Run([](Engine& engine, int rank) {
+    const Result<GroupId> group = engine.AddGroup(std::vector<int>{0, 1, 2}, Soon());
+    ASSERT_OK(group.status());
+    if (rank != 0) {
+      ExpectNamesTheJoined(engine.AddGroup(std::vector<int>{1, 2}, Soon()).status());
+      ExpectNamesTheJoined(engine.RemoveGroup(*group, Soon()));
+      ExpectNamesTheJoined(engine.SetPlan(*group, "", Soon()));
+    }
+    Join(engine);
+
+    const Result<GroupId> next = engine.AddGroup(std::vector<int>{0, 1}, Soon());
+    ASSERT_OK(next.status());
+    EXPECT_EQ(*next, *group + 1);
+    if (rank < 2) {
+      EXPECT_OK(engine.SetPlan(*next, kPairPlan, Soon()));
+    }
+    EXPECT_OK(engine.RemoveGroup(*group, Soon()));
+    EXPECT_OK(engine.RemoveGroup(*next, Soon()));
+  });
+}
+
+// Rank 2 votes as often as it takes, whether the threads of rank 1 share a vote or not.
+TEST(GroupCalls, a_removal_that_fails_fails_for_each_thread_that_waits_for_it) {
+  std::atomic<int> returned{0};
+  std::atomic<bool> is_open{true}, is_known{false};
+  TestJob(3).Run([&](Engine& engine, int rank) {
+    const Result<GroupId> group = engine.AddGroup(std::vector<int>{0, 1, 2}, Soon());
+    ASSERT_OK(group.status());
+    if (rank == 1) {
+      RunRanks(2, [&](int) {
+        ExpectNamesTheJoined(engine.RemoveGroup(*group, Soon()));
+        ++returned;
+      });
+      while (!is_known.load()) std::this_thread::yield();
+    }
+    if (rank == 2) {
+      while (returned.load() < 2) {
+        const Status status = engine.RemoveGroup(*group, Shortly());
+        is_open.store(status.code() == Code::kTimedOut);
+        if (!is_open.load()) ExpectNamesTheJoined(status);
+      }
+      is_known.store(true);
+    }
+    if (rank != 0 && is_open.load()) ExpectNamesTheJoined(engine.RemoveGroup(*group, Soon()));
+    Join(engine);
+    EXPECT_OK(engine.RemoveGroup(*group, Soon()));
+  });
 }
 
 // Two threads on each rank, in opposite orders: neither waits for what the other has begun.

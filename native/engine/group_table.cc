@@ -83,14 +83,16 @@ void GroupTable::StageRemoval(const std::string& vote, GroupId group) {
   staged_[vote] = {group, true, nullptr};
 }
 
-std::shared_ptr<const Group> GroupTable::TakeForce(const std::string& vote) {
+Result<std::shared_ptr<const Group>> GroupTable::TakeForce(const ReadyTensor& vote) {
+  const std::shared_ptr<const Group> nothing;
   MutexLock lock(mutex_);
-  const auto found = staged_.find(vote);
-  if (found == staged_.end()) return nullptr;
+  const auto found = staged_.find(vote.name);
+  if (found == staged_.end()) return nothing;
   const Staged staged = std::move(found->second);
   staged_.erase(found);
+  if (!vote.joined.empty()) return Without(vote.joined.front(), vote.name);
   const auto group = groups_.find(staged.group);
-  if (group == groups_.end()) return nullptr;
+  if (group == groups_.end() || vote.extents[0] == 0) return nothing;
   if (staged.removes) {
     // What was agreed before the removal still runs and finds the group here, until Forget.
     return removed_.insert(groups_.extract(group)).position->second;
@@ -100,7 +102,15 @@ std::shared_ptr<const Group> GroupTable::TakeForce(const std::string& vote) {
   auto planned = std::make_shared<Group>(*group->second);
   planned->plan = staged.plan;
   group->second = std::move(planned);
-  return nullptr;
+  return nothing;
+}
+
+Status GroupTable::Without(int joined, const std::string& what) {
+  return InvalidArgument(
+             what + ": rank " + std::to_string(joined) +
+             " has called join, and groups and plans change only where every rank takes "
+             "part; call it before any rank joins, or after all have")
+      .WithCulprit(joined);
 }
 
 bool GroupTable::has_added() const {

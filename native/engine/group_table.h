@@ -9,6 +9,7 @@
 #include "base/group.h"
 #include "base/mutex.h"
 #include "base/result.h"
+#include "control/agreement.h"
 
 namespace rabit {
 
@@ -31,9 +32,12 @@ class GroupTable {
   void Stage(const std::string& vote, GroupId group, std::shared_ptr<const TreePlan> plan);
   // Keeps the removal of a group until the vote of this name has been taken.
   void StageRemoval(const std::string& vote, GroupId group);
-  // A vote has been taken: if a plan waits for it, whoever finds the group from now on finds the
-  // plan with it; if a removal does, nobody finds the group any more, which is returned.
-  std::shared_ptr<const Group> TakeForce(const std::string& vote);
+  // A vote has been taken.  If a plan waits for it, and some rank has not voted 0, whoever finds the
+  // group from now on finds the plan with it; if a removal does, nobody finds the group any more,
+  // which is returned.  What waits for it changes nothing while a rank takes no part.
+  Result<std::shared_ptr<const Group>> TakeForce(const ReadyTensor& vote);
+  // Of what every rank takes part in or none: `joined` has called join.
+  static Status Without(int joined, const std::string& what);
   // Whether there are others than the group of all ranks.
   bool has_added() const;
 

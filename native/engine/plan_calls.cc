@@ -14,11 +14,9 @@ Status PlanCalls::Set(GroupId number, std::string_view text, Deadline deadline) 
     return InvalidArgument(where + ": this rank is not in group " + std::to_string(number) +
                            "; call it on the ranks of the group");
   }
-  // It is held while this thread waits for other ranks: calls of several threads would otherwise
-  // take numbers in an order that differs between ranks.
+  // It is held while this thread waits for other ranks: there is one plan of a group on its way.
   MutexLock lock(mutex_);
-  const std::string name =
-      "rabit.plan." + std::to_string(number) + "." + std::to_string(calls_[number]++);
+  const std::string name = "rabit.plan." + std::to_string(number);
   RABIT_RETURN_IF_ERROR(Compare(*group, text, name, deadline));
   // All ranks of the group read the same text, and succeed or fail alike.
   std::shared_ptr<const TreePlan> plan;
@@ -35,7 +33,7 @@ Status PlanCalls::Set(GroupId number, std::string_view text, Deadline deadline) 
   request.name = vote;
   request.signature.kind = Kind::kVote;
   request.signature.group = number;
-  return RunOwn(std::move(request), 0, deadline, nullptr);
+  return RunOwn(std::move(request), 1, deadline, nullptr);
 }
 
 Status PlanCalls::Compare(const Group& group, std::string_view text, const std::string& name,
@@ -49,10 +47,7 @@ Status PlanCalls::Compare(const Group& group, std::string_view text, const std::
   request.signature.group = group.id;
   std::vector<int64_t> all;
   RABIT_RETURN_IF_ERROR(RunOwn(std::move(request), mine, deadline, &all));
-  if (all.size() != group.ranks.size()) {
-    return InvalidArgument("set_plan on rank " + std::to_string(state_.parts.rank) +
-                           ": a rank has joined and takes no plan; call it before any rank joins");
-  }
+  if (all.size() != group.ranks.size()) return Status();  // a rank has joined: the vote names it
   for (size_t position = 0; position < all.size(); ++position) {
     if (all[position] == mine) continue;
     const int rank = group.ranks[position];

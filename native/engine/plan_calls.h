@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <list>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -38,7 +37,6 @@ class PlanCalls {
   Engine& engine_;
   EngineState& state_;
   Mutex mutex_;  // held during a call
-  std::map<GroupId, uint64_t> calls_ RABIT_GUARDED_BY(mutex_);
   // A request may outlive a call whose deadline has passed.
   std::list<int64_t> inputs_ RABIT_GUARDED_BY(mutex_);
 };

@@ -109,7 +109,7 @@ std::vector<Operation> GroupSteps(int slot, int ranks) {
     if (step.group_step == Operation::GroupStep::kDefine) continue;
     step.signature.kind = Kind::kVote;
     step.signature.dtype = DType::kInt64;
-    step.signature.shape = {0};
+    step.signature.shape = {1};
   }
   return steps;
 }
