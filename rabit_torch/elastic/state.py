@@ -54,6 +54,7 @@ class TorchState(ObjectState):
     """
 
     _kinds = (_Tensors(),)
+    _was_reset = False  # The ranks have changed since this process made it.
 
     def __init__(
         self,
@@ -106,8 +107,8 @@ class TorchState(ObjectState):
         nothing: tuple[dict[str, Any], dict[str, Any], Any] = ({}, {}, None)
         own, locals_, values = taken or nothing
         is_new = not (has_own or taken)
-        everybody = allgather_object((has_own, is_new), "rabit.elastic.own")
-        owners = [number for number, (is_owner, _) in enumerate(everybody) if is_owner]
+        everybody = allgather_object((has_own, is_new, self._was_reset), "rabit.elastic.own")
+        owners = [number for number, (is_owner, *_) in enumerate(everybody) if is_owner]
         if has_own:
             self.restore()
         if owners:  # Else these are the first ranks of the job: what they have begun with is all there is.
@@ -116,20 +117,28 @@ class TorchState(ObjectState):
             if len(owners) < len(everybody):
                 found = broadcast_object(methods, owners[0], "rabit.elastic.methods")
                 methods = methods if has_own else found
-            has_new = any(each for _, each in everybody)
+            has_new = any(each for _, each, _ in everybody)
             for name, saved in methods.items():
                 mine = {**saved, "local": locals_.get(name, saved["local"])}
                 change = Change(saved["ranks"], size(), is_new, has_new)
                 self._tensors[name]._rabit_load_strategy(copy.deepcopy(mine), change)
             for name, saved in own.items():
                 _load(self._tensors[name], _whole(self._tensors[name], saved))
+        # Ranks that were lost while the first ones met have had parts, too: the others have been divided again.
+        if owners or any(was_reset for *_, was_reset in everybody):
+            assert self._saved is not None
+            has_part = has_own or (not owners and self._was_reset)
             for name, tensor in self._tensors.items():
                 if _is_divided(tensor):
-                    kept = [self._saved["tensors"][name]] if has_own else []
+                    kept = [self._saved["tensors"][name]] if has_part else []
                     kept += [part[name] for part in (own, *self._left) if name in part]
                     _take_commits(tensor, copy.deepcopy(kept))
         self._left = []
         super().take_own(has_own, values)
+
+    def reset(self) -> None:
+        super().reset()
+        self._was_reset = True
 
     def restore(self) -> None:
         assert self._saved is not None

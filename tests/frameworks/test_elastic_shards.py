@@ -103,25 +103,37 @@ def test_a_lost_rank_is_replaced_at_any_moment(train, first):
         (2, ["--min-np", "2"], []),
         (3, ["--min-np", "3", "--spares", "1"], []),
         (2, ["--min-np", "2"], ["fresh"]),
+        (2, ["--min-np", "2"], ["fresh", "early"]),
     ],
-    ids=["fewer", "replaced", "fresh"],
+    ids=["fewer", "replaced", "fresh", "early"],
 )
 def test_a_loss_before_the_first_commit_leaves_the_state_that_was_loaded(rank_server, tmp_path, size, flags, more):
+    done = load_and_lose(rank_server, tmp_path, size, flags, more)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
+    assert found == [[]] * size
+
+
+def test_a_loss_before_there_are_copies_ends_a_job_that_has_loaded_a_state(rank_server, tmp_path):
+    done = load_and_lose(rank_server, tmp_path, 2, ["--min-np", "2"], ["early"])
+
+    assert done.returncode != 0
+    assert "are on no rank. Load on every rank what Checkpoint.restore gave it" in done.stderr
+
+
+def load_and_lose(rank_server, folder, size, flags, more):
     script = SCRIPT.with_name("elastic_loaded.py")
     command = [sys.executable, "-m", "rabit.launch", "-np", "3", "-H", "localhost:2,127.0.0.2:1", *flags]
-    done = subprocess.run(
-        [*command, *rank_server.command, str(script), str(tmp_path), str(size), *more],
-        cwd=tmp_path,
+    return subprocess.run(
+        [*command, *rank_server.command, str(script), str(folder), str(size), *more],
+        cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=200,
         check=False,
     )
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
-    assert found == [[]] * size
 
 
 def test_without_copies_a_lost_part_is_named(rank_server, tmp_path):

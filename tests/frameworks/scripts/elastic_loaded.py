@@ -1,10 +1,10 @@
 """Loads the state of divided optimizers, and is continued by fewer or by new ranks before it has committed.
 
-    elastic_loaded.py FOLDER SIZE [fresh]
+    elastic_loaded.py FOLDER SIZE [fresh] [early]
 
-Process 1 is lost in the first step, and SIZE is how many ranks go on. Each of them writes where its state differs from
-what was loaded, by optimizer and parameter; the processes that come for others load nothing. fresh: nobody loads, and
-there are no copies.
+Process 1 is lost in the first step, with early while the ranks meet before it, and SIZE is how many ranks go on. Each
+of them writes where its state differs from what was loaded, by optimizer and parameter; the processes that come for
+others load nothing. fresh: nobody loads, and there are no copies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import rabit_torch as rabit
 from rabit.session import members_now
 from rabit_torch import elastic, sharding
 
-folder, size, is_fresh = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:] == ["fresh"]
+folder, size, is_fresh = Path(sys.argv[1]), int(sys.argv[2]), "fresh" in sys.argv
 me = int(os.environ["RABIT_RANK"])
 torch.set_num_threads(1)
 rabit.init()
@@ -80,6 +80,10 @@ def differing():
         for key in ("exp_avg", "exp_avg_sq", "step")
         if not torch.equal(values.get(key, torch.tensor(0.0)), expected[stage]["state"][name][key])
     ]
+
+
+if me == 1 and "early" in sys.argv:
+    state.broadcast = lambda _: os.kill(os.getpid(), signal.SIGKILL)
 
 
 @elastic.run
