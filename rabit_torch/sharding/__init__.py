@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from rabit_torch.sharding.amp import GradScaler
-from rabit_torch.sharding.model import Description, describe, gathered, shard, whole
+from rabit_torch.sharding.description import Description, describe
+from rabit_torch.sharding.model import gathered, shard, whole
 from rabit_torch.sharding.optimizer import ShardedOptimizer
 from rabit_torch.sharding.tiles import tiled
 from rabit_torch.sharding.universal import load_universal
