@@ -197,6 +197,7 @@ Result<ServedJob> AgreeOnServers(const Options& options, StartWatch& watch, Dead
   ServedJob job;
   job.epoch = options.epoch;
   job.workers = options.size;
+  job.measures_links = options.measure_links ? 1 : 0;
   if (options.servers == 0) return job;
   const std::string key = Key(options.epoch, "served", 0);
   if (options.rank == 0) {
@@ -205,7 +206,6 @@ Result<ServedJob> AgreeOnServers(const Options& options, StartWatch& watch, Dead
     job.tcp_connections = options.tcp_connections;
     job.takes_updates = options.ps_async ? 1 : 0;
     job.replicas = std::min(options.server_replicas, job.count());
-    job.measures_links = options.measure_links ? 1 : 0;
     // First the servers and then the workers, who wait for the servers next.
     RABIT_RETURN_IF_ERROR(watch.Set(kJobKey, ToRecord(job)));
     RABIT_RETURN_IF_ERROR(watch.Set(key, ToRecord(job)));
@@ -387,7 +387,7 @@ Result<std::unique_ptr<PsBackend>> WirePs(const Options& options, const Connecti
   TcpOptions tcp = TcpOptionsFor(options, 0, job.processes());
   tcp.spin = SocketSpinTimesFor(options.spin_us, connections.cores);
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Transport> endpoints, ConnectTcpTransport(context, tcp));
-  if (options.measure_links) {
+  if (job.measures_links != 0) {
     RABIT_RETURN_IF_ERROR(Measure(*endpoints, deadline, places));
   }
   return std::make_unique<PsBackend>(std::move(endpoints), std::move(places), std::move(names),
