@@ -111,12 +111,15 @@ Status TransferError(int fd, int error_number) {
                                      " failed: " + ErrnoText(error_number));
 }
 
+// The strerror_r of glibc returns the text; that of POSIX, which musl has, fills the buffer.
+[[maybe_unused]] std::string TextOf(const char* text, const char*) { return text; }
+[[maybe_unused]] std::string TextOf(int, const char* buffer) { return buffer; }
+
 }  // namespace
 
 std::string ErrnoText(int error_number) {
-  char buffer[128];
-  // The GNU form of strerror_r returns the text.
-  return std::string(::strerror_r(error_number, buffer, sizeof buffer)) + " (" +
+  char buffer[128] = "";
+  return TextOf(::strerror_r(error_number, buffer, sizeof buffer), buffer) + " (" +
          std::to_string(error_number) + ")";
 }
 

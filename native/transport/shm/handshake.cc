@@ -224,16 +224,15 @@ Status ReceiveHello(int fd, int peer, Deadline deadline, Hello& hello, UniqueFd&
   message.msg_iov = &data;
   message.msg_iovlen = 1;
   message.msg_control = control.data();
-  message.msg_controllen = control.size();
+  // Room for one descriptor: the kernel closes what more a message brings.
+  message.msg_controllen = CMSG_LEN(sizeof(int));
   RABIT_ASSIGN_OR_RETURN(const ssize_t n, WhenReady(fd, POLLIN, deadline, PeerText(peer), [&] {
                            return recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
                          }));
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
-       header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+  if (const cmsghdr* header = CMSG_FIRSTHDR(&message);
+      header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
     int received = -1;
     std::memcpy(&received, CMSG_DATA(header), sizeof received);
-    // A message that brings several closes all but the last; none may leak into this process.
     inbox_fd.reset(received);
   }
   if (n != sizeof hello || !inbox_fd.is_open()) {
