@@ -106,22 +106,11 @@ bool BucketExchange::WaitOver(Deadline until) {
 
 void BucketExchange::Leave(const Route& route, int64_t begin_ns, int64_t wire_bytes) {
   services_.statistics.clock().Leave(OverlapClock::kCommunicating);
-  if (!services_.timeline.is_active()) return;
-  std::string name(Name(job_.bucket.kind));
-  for (char& c : name) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
-  Trace(name, begin_ns, NowNs(),
-        "\"algorithm\":\"" + std::string(route.algorithm) + "\",\"row\":\"" +
-            std::string(route.row) + "\",\"bytes\":" + std::to_string(wire_bytes) +
-            ",\"lane\":" + std::to_string(job_.bucket.lane));
+  services_.record.Exchanged(job_, route, begin_ns, wire_bytes);
 }
 
-void BucketExchange::Trace(std::string_view name, int64_t begin_ns, int64_t end_ns,
-                           const std::string& arguments) const {
-  if (!services_.timeline.is_active()) return;
-  for (const BucketItem& item : job_.items) {
-    services_.timeline.Span(TimelineRow(job_.bucket.kind, item.tensor->ready->name), name, begin_ns,
-                            end_ns, arguments);
-  }
+void BucketExchange::Trace(std::string_view stage, int64_t begin_ns) const {
+  services_.record.Staged(job_, stage, begin_ns, NowNs());
 }
 
 std::string BucketExchange::Describe() const {

@@ -59,8 +59,7 @@ class BucketExchange {
   const Route& route() const { return route_; }
   int64_t wire_bytes() const { return wire_bytes_; }  // that exchanges have carried
   FailureScope failure_scope() const;                 // what the bucket ends if it has failed
-  void Trace(std::string_view name, int64_t begin_ns, int64_t end_ns,
-             const std::string& arguments = {}) const;
+  void Trace(std::string_view stage, int64_t begin_ns) const;  // which is over now
 
  private:
   struct Pending {

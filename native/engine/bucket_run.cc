@@ -24,18 +24,9 @@ Status BucketRun::Prepare() { return memory_.Prepare(services_, job_, exchange_.
 Status BucketRun::Begin() {
   started_ns_ = NowNs();
   if (!job_.route.ok()) return job_.route.status();
-  if (services_.timeline.is_active()) {
-    for (const BucketItem& item : job_.items) {
-      services_.timeline.Span(TimelineRow(job_.bucket.kind, item.tensor->ready->name), "QUEUE",
-                              item.tensor->agreed_ns, started_ns_);
-    }
-  }
   exchange_.Open();
-  for (const BucketItem& item : job_.items) {
-    if (item.request() == nullptr) continue;
-    services_.record.Started(item.request()->handle.value, exchange_.executor().name(),
-                             exchange_.route().algorithm, job_.bucket.lane, started_ns_);
-  }
+  services_.record.Started(job_, exchange_.executor().name(), exchange_.route().algorithm,
+                           started_ns_);
   Status status = memory_.Begin();
   if (status.ok()) status = Exchange();
   // A failed bucket is over here: the lane concludes it and never calls Finish.

@@ -13,22 +13,9 @@
 #include "engine/scheduled_from.h"
 
 namespace rabit {
-namespace {
-
-std::string RowOf(const ReadyTensor& ready) {
-  return TimelineRow(ready.signature.kind, ready.name);
-}
-
-std::string UpperName(Kind kind) {
-  std::string name(Name(kind));
-  for (char& c : name) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
-  return name;
-}
-
-}  // namespace
 
 void EngineCore::CarryOut(Agreement agreement, Deadline now) {
-  services_.timeline.MarkCycle(agreement.cycle);
+  services_.record.timeline().MarkCycle(agreement.cycle);
   // Tunables and lost backends come first: the tensors of the same agreement are cut and routed by
   // them, on every rank alike.
   if (agreement.tunables) {
@@ -215,10 +202,7 @@ void EngineCore::NoteNegotiated(const ReadyTensor& ready, PendingRequest& reques
   request.is_agreed = true;
   ++negotiated_;
   negotiation_ns_ += now_ns - request.submitted_ns;
-  services_.record.Agreed(request.handle.value, rounds_, request.submitted_ns, now_ns);
-  if (!services_.timeline.is_active()) return;
-  services_.timeline.Span(RowOf(ready), "NEGOTIATE_" + UpperName(ready.signature.kind),
-                          request.submitted_ns, now_ns);
+  services_.record.Agreed(ready, request, rounds_, now_ns);
 }
 
 // The agreement is the result: nothing is scheduled and no lane takes part.
@@ -232,8 +216,7 @@ void EngineCore::FinishVote(const ReadyTensor& ready, int32_t token, int64_t now
   if (removed.ok() && *removed != nullptr) {
     removed_groups_.push_back({*std::move(removed), std::nullopt});
   }
-  services_.statistics.AddNegotiation(1, now_ns - pending->submitted_ns);
-  services_.record.Agreed(pending->handle.value, rounds_, pending->submitted_ns, now_ns);
+  NoteNegotiated(ready, *pending, now_ns);
   if (removed.ok()) {
     SetResult(*pending, ready.extents[0]);
   } else {
@@ -251,11 +234,7 @@ void EngineCore::FinishCarried(const ReadyTensor& ready, int32_t token, int64_t 
   // The group is known here even if it was removed meanwhile: it is forgotten only after its last
   // bucket, and this request was open.
   SetResult(*pending, ready, *services_.groups.FindEver(ready.signature.group));
-  if (services_.timeline.is_active()) {
-    services_.timeline.SpanUntilNow(
-        RowOf(ready), UpperName(ready.signature.kind), now_ns,
-        "\"algorithm\":\"inline\",\"bytes\":" + std::to_string(ready.data.size()));
-  }
+  services_.record.Carried(ready, now_ns);
   output_.Drop(pending);
 }
 

@@ -25,7 +25,6 @@
 #include "engine/stall_monitor.h"
 #include "engine/statistics.h"
 #include "engine/stuck_watch.h"
-#include "engine/timeline.h"
 #include "route/router.h"
 #include "schedule/limit_choice.h"
 #include "schedule/scheduler.h"
@@ -50,7 +49,6 @@ struct CoreServices {
   const CallerWatch& callers;
   std::atomic<bool>& has_ordered;  // see StuckWatch
   Statistics& statistics;
-  Timeline& timeline;
   Record& record;
 };
 

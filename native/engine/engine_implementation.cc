@@ -1,17 +1,16 @@
-#include "engine/engine.h"
-
 #include <algorithm>
 #include <thread>
 
 #include "base/check.h"
 #include "base/json_writer.h"
+#include "engine/engine.h"
 #include "engine/engine_loop.h"
 #include "engine/engine_state.h"
 #include "engine/group_calls.h"
-#include "engine/plan_calls.h"
 #include "engine/lone_waits.h"
 #include "engine/ordered_calls.h"
 #include "engine/patience.h"
+#include "engine/plan_calls.h"
 #include "engine/ready_watch.h"
 #include "engine/refusal.h"
 #include "engine/request_check.h"
@@ -115,15 +114,13 @@ class EngineImplementation final : public Engine {
   Status ResetTunables() override;
 
   Status StartTimeline(const std::string& path, bool mark_cycles) override {
-    return state_->timeline.Start(path, mark_cycles);
+    return state_->record.timeline().Start(path, mark_cycles);
   }
-  Status StartBooks() {
-    const std::string& path = state_->parts.options.operation_log;
-    RABIT_RETURN_IF_ERROR(
-        state_->record.Start(state_->parts.options.record, state_->parts.options.epoch));
-    return path.empty() ? Status() : state_->log.Start(path);
+  Status StopTimeline() override { return state_->record.timeline().Stop(); }
+  Status StartRecord() {
+    const EngineOptions& options = state_->parts.options;
+    return state_->record.Start(options.record, options.epoch, options.operation_log);
   }
-  Status StopTimeline() override { return state_->timeline.Stop(); }
   std::string StatisticsJson() const override;
   void Abort(const std::string& reason, Deadline deadline) override;
   Status Stop(Deadline deadline) override;
@@ -416,16 +413,15 @@ Status EngineImplementation::Stop(Deadline deadline) {
     stop_status_ = TimedOut(Where() +
                             ": the other ranks did not stop in time: one of them is "
                             "still working or waits; call stop on every rank, or allow more time");
-    const Status why = Aborted(Where() +
-                               " stopped without waiting for the other ranks, as a rank does that an "
-                               "error ends; see what it says");
+    const Status why =
+        Aborted(Where() +
+                " stopped without waiting for the other ranks, as a rank does that an "
+                "error ends; see what it says");
     loop_->ForceStop({why, why});
     (void)loop_->WaitEnded(After(kEngineEndsWithin));
   } else if (state_->failure.has_verdict()) {
     stop_status_ = state_->failure.verdict();
   }
-  if (state_->timeline.is_active()) (void)state_->timeline.Stop();
-  state_->log.Stop();
   state_->record.Stop();
   return stop_status_;
 }
@@ -446,7 +442,7 @@ Result<std::unique_ptr<Engine>> Engine::Start(EngineParts parts) {
   }
   RABIT_CHECK(parts.all_lanes() < 256, "a tag has 8 bits for lanes and ordered calls");
   auto engine = std::make_unique<EngineImplementation>(std::move(parts));
-  RABIT_RETURN_IF_ERROR(engine->StartBooks());
+  RABIT_RETURN_IF_ERROR(engine->StartRecord());
   return std::unique_ptr<Engine>(std::move(engine));
 }
 

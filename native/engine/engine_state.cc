@@ -5,19 +5,16 @@ namespace rabit {
 EngineState::EngineState(EngineParts given)
     : parts(std::move(given)),
       logger(parts.options.log_level, parts.rank),
-      log(parts.rank, logger),
+      record(parts.rank, logger, statistics.clock()),
       handles(parts.rank, parts.options.queue_capacity,
-              std::chrono::microseconds(parts.options.spin_us), statistics.clock(), log,
-              record),
+              std::chrono::microseconds(parts.options.spin_us), statistics.clock(), record),
       submissions([this] { Wake(); }),
       failure([this] { Wake(); }),
       groups(parts.rank, parts.size),
-      timeline(parts.rank, logger),
       running(parts.all_lanes()),
       devices(parts.open_driver, parts.local_rank, parts.options.pinned_bytes),
       lane_services{parts.rank, parts.options, *parts.codecs, *parts.router, parts.backends,
-                    statistics, timeline,      record,        running,       devices,
-                    failure} {}
+                    statistics, record,        running,       devices,       failure} {}
 
 CoreServices EngineState::core_services() {
   return {parts.rank,
@@ -35,7 +32,6 @@ CoreServices EngineState::core_services() {
           callers,
           has_ordered,
           statistics,
-          timeline,
           record};
 }
 

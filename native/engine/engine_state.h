@@ -16,12 +16,10 @@
 #include "engine/failure_board.h"
 #include "engine/group_table.h"
 #include "engine/handle_table.h"
-#include "engine/operation_log.h"
 #include "engine/record.h"
 #include "engine/running_work.h"
 #include "engine/statistics.h"
 #include "engine/submission_queue.h"
-#include "engine/timeline.h"
 
 namespace rabit {
 
@@ -45,14 +43,12 @@ struct EngineState {
   EngineParts parts;
   const Logger logger;
   Statistics statistics;
-  OperationLog log;
   Record record;
   HandleTable handles;
   SubmissionQueue submissions;
   FailureBoard failure;
   GroupTable groups;
   CallerWatch callers;
-  Timeline timeline;
   DoneCounter done;
   RunningWork running;
   Devices devices;

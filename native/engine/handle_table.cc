@@ -32,8 +32,8 @@ std::string KeyOf(const Request& request) {
 }
 
 HandleTable::HandleTable(int rank, size_t capacity, std::chrono::microseconds spin,
-                         OverlapClock& clock, OperationLog& log, Record& record)
-    : rank_(rank), capacity_(capacity), spin_(spin), clock_(clock), log_(log), record_(record) {}
+                         OverlapClock& clock, Record& record)
+    : rank_(rank), capacity_(capacity), spin_(spin), clock_(clock), record_(record) {}
 
 Result<std::vector<std::shared_ptr<PendingRequest>>> HandleTable::Open(std::span<Request> requests,
                                                                        int64_t now_ns) {
@@ -48,8 +48,7 @@ Result<std::vector<std::shared_ptr<PendingRequest>>> HandleTable::Open(std::span
     // request.
     opened.push_back(
         std::make_shared<PendingRequest>(handle, std::move(requests[i]), *named[i], spin_, now_ns));
-    record_.Submitted(handle.value, opened.back()->request, named[i]->recorded.first,
-                      named[i]->recorded.second, now_ns);
+    record_.Submitted(*opened.back());
     Shard& shard = ShardOf(handle);
     MutexLock lock(shard.mutex);
     shard.requests.emplace(handle.value, opened.back());
@@ -150,22 +149,12 @@ bool HandleTable::DropQuietly(const std::shared_ptr<PendingRequest>& request,
     if (is_last_launch) request->Launch();  // devices do the rest
     return false;
   }
-  if (log_.is_active() || record_.is_active()) Note(*request);
+  record_.Finished(*request);
   request->Finish();
   // After Finish: WaitAny reads the number before it looks, so it misses none.
   finished_.fetch_add(1, std::memory_order_release);
   any_finished_.Notify();
   return request->request.completion.notify != nullptr;
-}
-
-void HandleTable::Note(const PendingRequest& request) {
-  const Signature& signature = request.request.signature;
-  const size_t bytes = std::max(request.request.input.bytes(), request.output().view.bytes());
-  record_.Finished(request.handle.value, signature.kind, static_cast<int64_t>(bytes),
-                   request.status().ok(), clock_);
-  if (!log_.is_active()) return;
-  log_.Add({request.request.name, signature.kind, signature.dtype, signature.group,
-            static_cast<int64_t>(bytes), request.submitted_ns, NowNs(), request.status().ok()});
 }
 
 void HandleTable::Notify(const PendingRequest& request) {

@@ -12,7 +12,6 @@
 
 #include "base/mutex.h"
 #include "base/result.h"
-#include "engine/operation_log.h"
 #include "engine/overlap_clock.h"
 #include "engine/pending_request.h"
 #include "engine/record.h"
@@ -23,7 +22,7 @@ namespace rabit {
 class HandleTable {
  public:
   HandleTable(int rank, size_t capacity, std::chrono::microseconds spin, OverlapClock& clock,
-              OperationLog& log, Record& record);
+              Record& record);
 
   // Given out in order, and never again.
   Handle NewHandle() { return {next_handle_.fetch_add(1, std::memory_order_relaxed)}; }
@@ -76,7 +75,6 @@ class HandleTable {
   std::atomic<uint64_t> next_handle_{1};
   std::array<Shard, kShards> shards_;
   OverlapClock& clock_;
-  OperationLog& log_;
   Record& record_;
   std::atomic<uint64_t> finished_{0};  // operations, ever
   WakeSignal any_finished_;
@@ -86,7 +84,6 @@ class HandleTable {
   void CloseName(const PendingRequest& request);
   // Blocks until `wait(deadline)` of the request says yes.
   Status Await(PendingRequest& request, bool (PendingRequest::*wait)(Deadline), Deadline deadline);
-  void Note(const PendingRequest& request);  // in the log and the record
 
   // Names stay here when they are closed, because the next step opens them again; numbered ones
   // do not.

@@ -12,7 +12,6 @@
 #include "engine/record.h"
 #include "engine/running_work.h"
 #include "engine/statistics.h"
-#include "engine/timeline.h"
 #include "route/router.h"
 
 namespace rabit {
@@ -25,7 +24,6 @@ struct LaneServices {
   const Router& router;
   std::span<const std::unique_ptr<Backend>> backends;  // by Route::executor
   Statistics& statistics;
-  Timeline& timeline;
   Record& record;
   RunningWork& running;
   Devices& devices;

@@ -1,23 +1,21 @@
 // OperationLog: one line for every operation of this rank that has finished, as CSV.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <thread>
 
 #include "base/dtype.h"
 #include "base/ids.h"
 #include "base/log.h"
-#include "base/mutex.h"
 #include "base/status.h"
+#include "engine/line_file.h"
 
 namespace rabit {
 
-// Thread-safe.  Costs one atomic load for each operation while no log is open.  Lines are written
-// by a thread of the log's own, in the order in which operations finish, and none is left out: a
-// log that cannot be written any more ends with a warning and a last line that says so.
+// Thread-safe.  Costs one atomic load for each operation while no log is open.  Lines are in the
+// order in which operations finish, and none is left out: a log that cannot be written any more
+// ends with a warning and a last line that says so.
 class OperationLog {
  public:
   struct Entry {
@@ -31,32 +29,18 @@ class OperationLog {
     bool is_ok = true;
   };
 
-  OperationLog(int rank, const Logger& logger) : rank_(rank), logger_(logger) {}
-  ~OperationLog() { Stop(); }
+  OperationLog(int rank, const Logger& logger);
 
   // Once.
   Status Start(const std::string& path);
   // All that was added is in the file.
-  void Stop();
+  void Stop() { (void)file_.Close(); }
 
-  bool is_active() const { return is_active_.load(std::memory_order_relaxed); }
+  bool is_active() const { return file_.takes_lines(); }
   void Add(const Entry& entry);
 
  private:
-  void WriteLoop();
-  bool Write(std::string_view text);
-
-  const int rank_;
-  const Logger& logger_;
-  std::atomic<bool> is_active_{false};
-  int file_ = -1;       // the writer's, between Start and Stop
-  std::string path_;    // constant after Start
-  std::thread writer_;  // of Start and Stop
-
-  Mutex mutex_;
-  CondVar changed_;
-  bool wants_stop_ RABIT_GUARDED_BY(mutex_) = false;
-  std::string lines_ RABIT_GUARDED_BY(mutex_);  // not yet with the writer
+  LineFile file_;
 };
 
 }  // namespace rabit

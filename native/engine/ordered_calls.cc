@@ -87,7 +87,7 @@ Status OrderedCalls::Run(const OrderedCall& call, Deadline deadline) {
   state_.running.Enter(lane_, {call.group, number, hash, {}}, [&] { return Values(call); });
   // The engine thread watches ordered calls only once there has been one.
   if (!state_.has_ordered.exchange(true)) state_.Wake();
-  const bool is_noted = state_.log.is_active() || state_.record.is_active();
+  const bool is_noted = state_.record.is_active();
   const int64_t begin_ns = is_noted ? NowNs() : 0;
   const Handle handle = state_.handles.NewHandle();
   if (is_noted)
@@ -102,11 +102,8 @@ Status OrderedCalls::Run(const OrderedCall& call, Deadline deadline) {
   if (status.ok()) status = Execute(call, *group, *route, lane);
   if (is_noted) {
     const auto bytes = static_cast<int64_t>(std::max(call.input.bytes(), call.output.bytes()));
-    state_.record.Finished(handle.value, call.kind, bytes, status.ok(), state_.statistics.clock());
-    if (state_.log.is_active()) {
-      state_.log.Add({"(ordered)", call.kind, call.output.dtype, call.group, bytes, begin_ns,
-                      NowNs(), status.ok()});
-    }
+    state_.record.Finished(handle.value, {"(ordered)", call.kind, call.output.dtype, call.group,
+                                          bytes, begin_ns, NowNs(), status.ok()});
   }
   // Before the call can return: what the comparison of ranks describes refers to `call`, on this
   // stack.

@@ -102,7 +102,7 @@ Status GatherParts(BucketWork& work, const Segment& segment, std::span<const int
   const int64_t pack_ns = NowNs();
   std::byte* to = mine.data();
   RABIT_RETURN_IF_ERROR(PackPart(work, segment, me, 0, to, 1.0));
-  work.exchange.Trace("MEMCPY_IN_FUSION_BUFFER", pack_ns, NowNs());
+  work.exchange.Trace("MEMCPY_IN_FUSION_BUFFER", pack_ns);
 
   RABIT_RETURN_IF_ERROR(ExchangeGather(work, mine, all, counts));
   return work.exchange.Then([&work, segment, all] {
@@ -111,7 +111,7 @@ Status GatherParts(BucketWork& work, const Segment& segment, std::span<const int
     for (int part = 0; part < work.group().size(); ++part) {
       RABIT_RETURN_IF_ERROR(UnpackPart(work, segment, part, part, from));
     }
-    work.exchange.Trace("MEMCPY_OUT_FUSION_BUFFER", unpack_ns, NowNs());
+    work.exchange.Trace("MEMCPY_OUT_FUSION_BUFFER", unpack_ns);
     return Status();
   });
 }
@@ -154,7 +154,7 @@ Status ScatterParts(BucketWork& work, const Segment& segment, std::span<const in
     for (int part = 0; part < work.group().size(); ++part) {
       RABIT_RETURN_IF_ERROR(PackPart(work, segment, part, part, to, exchange.input_scale()));
     }
-    exchange.Trace("MEMCPY_IN_FUSION_BUFFER", pack_ns, NowNs());
+    exchange.Trace("MEMCPY_IN_FUSION_BUFFER", pack_ns);
   }
   std::byte* const mine = is_direct ? work.memory.Output(first)
                                     : static_cast<std::byte*>(in.data) +
@@ -173,7 +173,7 @@ Status ScatterParts(BucketWork& work, const Segment& segment, std::span<const in
     const int64_t unpack_ns = NowNs();
     std::byte* from = mine;
     RABIT_RETURN_IF_ERROR(UnpackPart(work, segment, me, 0, from));
-    work.exchange.Trace("MEMCPY_OUT_FUSION_BUFFER", unpack_ns, NowNs());
+    work.exchange.Trace("MEMCPY_OUT_FUSION_BUFFER", unpack_ns);
     return Status();
   });
 }

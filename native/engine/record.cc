@@ -28,7 +28,16 @@ constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, Linux 5.14
 
 constexpr auto kRelaxed = std::memory_order_relaxed;
 
-// The first eight bytes of the texts say how many are used; a text has two bytes of length before it.
+constexpr std::string_view kOrdered = "(ordered)";
+
+std::string UpperName(Kind kind) {
+  std::string name(Name(kind));
+  for (char& c : name) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+  return name;
+}
+
+// The first eight bytes of the texts say how many are used; a text has two bytes of length before
+// it.
 std::atomic<uint64_t>& UsedOf(std::byte* memory) {
   return *reinterpret_cast<std::atomic<uint64_t>*>(memory + kTextsAt);
 }
@@ -40,8 +49,12 @@ Record::~Record() {
   if (memory_ != nullptr) ::munmap(memory_, kMappedBytes);
 }
 
-Status Record::Start(const std::string& path, int64_t epoch) {
-  if (path.empty()) return Status();
+Status Record::Start(const std::string& path, int64_t epoch, const std::string& log) {
+  if (!path.empty()) RABIT_RETURN_IF_ERROR(Map(path, epoch));
+  return log.empty() ? Status() : log_.Start(log);
+}
+
+Status Record::Map(const std::string& path, int64_t epoch) {
   const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   struct stat found = {};
   const bool is_open = file >= 0 && ::fstat(file, &found) == 0;
@@ -53,9 +66,10 @@ Status Record::Start(const std::string& path, int64_t epoch) {
   if (file >= 0) ::close(file);
   if (memory == MAP_FAILED || std::memcmp(memory, kMagic.data(), kMagic.size()) != 0) {
     if (memory != MAP_FAILED) ::munmap(memory, kMappedBytes);
-    return InvalidArgument("the record '" + path + "' cannot be used: " +
-                           (is_open && !is_whole ? "it is too short" : std::strerror(error)) +
-                           "; name a folder that is writable (RABIT_RECORD), or set RABIT_RECORD=0");
+    return InvalidArgument(
+        "the record '" + path +
+        "' cannot be used: " + (is_open && !is_whole ? "it is too short" : std::strerror(error)) +
+        "; name a folder that is writable (RABIT_RECORD), or set RABIT_RECORD=0");
   }
   memory_ = static_cast<std::byte*>(memory);
   // Now, not in the first operations that touch a page; an older kernel does it then.
@@ -69,17 +83,19 @@ Status Record::Start(const std::string& path, int64_t epoch) {
              counters_[kBothNs].load()};
   epoch_ = static_cast<uint32_t>(epoch);
   Set(kRunning, 1);
-  // It comes last, because is_active() looks at it.
+  // It comes last, because other calls look at it.
   entries_ = reinterpret_cast<RecordEntry*>(memory_ + kEntriesAt);
   return Status();
 }
 
 void Record::Stop() {
+  if (timeline_.is_active()) (void)timeline_.Stop();
+  log_.Stop();
   if (counters_ != nullptr) Set(kRunning, 0);
 }
 
 std::pair<uint32_t, int64_t> Record::NameOf(std::string_view name) {
-  if (!is_active()) return {0, -1};
+  if (entries_ == nullptr) return {0, -1};
   if (!IsNumbered(name)) return {Text(name), -1};
   const size_t digits = name.find_last_not_of("0123456789") + 1;
   int64_t number = -1;
@@ -93,16 +109,17 @@ std::pair<uint32_t, int64_t> Record::NameOf(std::string_view name) {
   return {place, number};
 }
 
-void Record::Submitted(uint64_t handle, const Request& request, uint32_t name, int64_t number,
-                       int64_t now_ns) {
-  if (!is_active()) return;
-  Open(handle, request.signature, request.input.count, name, number, now_ns);
+void Record::Submitted(const PendingRequest& request) {
+  if (entries_ == nullptr) return;
+  const auto [name, number] = request.named.recorded;
+  Open(request.handle.value, request.request.signature, request.request.input.count, name, number,
+       request.submitted_ns);
 }
 
 void Record::Ordered(uint64_t handle, const Signature& signature, int64_t elements,
                      int64_t now_ns) {
-  if (!is_active()) return;
-  Open(handle, signature, elements, WordOf("(ordered)"), -1, now_ns);
+  if (entries_ == nullptr) return;
+  Open(handle, signature, elements, WordOf(kOrdered), -1, now_ns);
 }
 
 void Record::Open(uint64_t handle, const Signature& signature, int64_t elements, uint32_t name,
@@ -134,16 +151,34 @@ void Record::Open(uint64_t handle, const Signature& signature, int64_t elements,
   Add(kSubmitted, 1);
 }
 
-void Record::Agreed(uint64_t handle, uint64_t round, int64_t submitted_ns, int64_t now_ns) {
-  RecordEntry* const entry = Find(handle);
-  if (entry == nullptr) return;
-  entry->agreed_ns.store(now_ns, kRelaxed);
-  entry->round.store(round, kRelaxed);
-  Add(kNegotiationNs, now_ns - submitted_ns);
+void Record::Agreed(const ReadyTensor& ready, const PendingRequest& request, uint64_t round,
+                    int64_t now_ns) {
+  if (RecordEntry* const entry = Find(request.handle.value); entry != nullptr) {
+    entry->agreed_ns.store(now_ns, kRelaxed);
+    entry->round.store(round, kRelaxed);
+    Add(kNegotiationNs, now_ns - request.submitted_ns);
+  }
+  if (!timeline_.is_active()) return;
+  const Kind kind = ready.signature.kind;
+  timeline_.Span(TimelineRow(kind, ready.name), "NEGOTIATE_" + UpperName(kind),
+                 request.submitted_ns, now_ns);
 }
 
-void Record::Started(uint64_t handle, std::string_view backend, std::string_view algorithm, int lane,
+void Record::Started(const BucketJob& job, std::string_view backend, std::string_view algorithm,
                      int64_t now_ns) {
+  const bool is_traced = timeline_.is_active();
+  for (const BucketItem& item : job.items) {
+    if (is_traced) {
+      timeline_.Span(TimelineRow(job.bucket.kind, item.tensor->ready->name), "QUEUE",
+                     item.tensor->agreed_ns, now_ns);
+    }
+    if (item.request() == nullptr) continue;
+    Started(item.request()->handle.value, backend, algorithm, job.bucket.lane, now_ns);
+  }
+}
+
+void Record::Started(uint64_t handle, std::string_view backend, std::string_view algorithm,
+                     int lane, int64_t now_ns) {
   RecordEntry* const entry = Find(handle);
   // Partitions of one request start on several lanes; two that meet here write values that are both
   // true.
@@ -154,18 +189,52 @@ void Record::Started(uint64_t handle, std::string_view backend, std::string_view
   entry->started_ns.store(now_ns, kRelaxed);
 }
 
-void Record::Finished(uint64_t handle, Kind kind, int64_t bytes, bool is_ok,
-                      const OverlapClock& clock) {
+void Record::Staged(const BucketJob& job, std::string_view stage, int64_t begin_ns, int64_t end_ns,
+                    std::string_view arguments) {
+  if (!timeline_.is_active()) return;
+  for (const BucketItem& item : job.items) {
+    timeline_.Span(TimelineRow(job.bucket.kind, item.tensor->ready->name), stage, begin_ns, end_ns,
+                   arguments);
+  }
+}
+
+void Record::Exchanged(const BucketJob& job, const Route& route, int64_t begin_ns,
+                       int64_t wire_bytes) {
+  if (!timeline_.is_active()) return;
+  Staged(job, UpperName(job.bucket.kind), begin_ns, NowNs(),
+         "\"algorithm\":\"" + std::string(route.algorithm) + "\",\"row\":\"" +
+             std::string(route.row) + "\",\"bytes\":" + std::to_string(wire_bytes) +
+             ",\"lane\":" + std::to_string(job.bucket.lane));
+}
+
+void Record::Carried(const ReadyTensor& ready, int64_t begin_ns) {
+  if (!timeline_.is_active()) return;
+  const Kind kind = ready.signature.kind;
+  timeline_.Span(TimelineRow(kind, ready.name), UpperName(kind), begin_ns, NowNs(),
+                 "\"algorithm\":\"inline\",\"bytes\":" + std::to_string(ready.data.size()));
+}
+
+void Record::Finished(const PendingRequest& request) {
   if (!is_active()) return;
-  const int64_t now_ns = NowNs();
+  const Request& asked = request.request;
+  const size_t bytes = std::max(asked.input.bytes(), request.output().view.bytes());
+  Finished(request.handle.value,
+           {asked.name, asked.signature.kind, asked.signature.dtype, asked.signature.group,
+            static_cast<int64_t>(bytes), request.submitted_ns, NowNs(), request.status().ok()});
+}
+
+void Record::Finished(uint64_t handle, const OperationLog::Entry& operation) {
+  if (log_.is_active()) log_.Add(operation);
+  if (entries_ == nullptr) return;
+  const int64_t now_ns = operation.end_ns;
   if (RecordEntry* const entry = Find(handle); entry != nullptr) {
     entry->finished_ns.store(now_ns, kRelaxed);
-    entry->state.store(is_ok ? 1 : 2, kRelaxed);
+    entry->state.store(operation.is_ok ? 1 : 2, kRelaxed);
   }
-  const int place = static_cast<int>(kind);
-  if (!is_ok) Add(kFailed, 1);
+  const int place = static_cast<int>(operation.kind);
+  if (!operation.is_ok) Add(kFailed, 1);
   Add(static_cast<Counter>(kOfKind + place), 1);
-  Add(static_cast<Counter>(kBytesOfKind + place), bytes);
+  Add(static_cast<Counter>(kBytesOfKind + place), operation.bytes);
   Set(kLastProgressNs, now_ns);
   // The ring is larger than the nearest caches: the next operation finds its place there.
   const auto* const next = reinterpret_cast<const char*>(&entries_[(handle + 1) % kEntries]);
@@ -174,7 +243,7 @@ void Record::Finished(uint64_t handle, Kind kind, int64_t bytes, bool is_ok,
   // Reading the clock takes a lock of all lanes, so it is not done for each small tensor.
   if (now_ns - clock_read_ns_.load(kRelaxed) < kClockEveryNs) return;
   clock_read_ns_.store(now_ns, kRelaxed);
-  const OverlapClock::Totals totals = clock.totals();
+  const OverlapClock::Totals totals = clock_.totals();
   Set(kCommunicatingNs, before_.communicating_ns + totals.communicating_ns);
   Set(kWaitingNs, before_.waiting_ns + totals.waiting_ns);
   Set(kBothNs, before_.both_ns + totals.both_ns);

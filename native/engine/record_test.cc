@@ -47,17 +47,26 @@ Request SomeRequest() {
   return request;
 }
 
-TEST(Record, HoldsWhatAnOperationHasComeTo) {
-  RecordFile file(kFileBytes);
-  Record record;
+struct StartedRecord {
+  explicit StartedRecord(int64_t epoch, const std::string& log = {}) {
+    EXPECT_OK(record.Start(file.path, epoch, log));
+  }
+  RecordFile file{kFileBytes};
+  const Logger logger;
   OverlapClock clock;
-  ASSERT_OK(record.Start(file.path, 3));
+  Record record{0, logger, clock};
+};
 
-  const auto [name, number] = record.NameOf("grad.weight");
-  record.Submitted(4097, SomeRequest(), name, number, 11);
-  record.Agreed(4097, 7, 11, 12);
+TEST(Record, HoldsWhatAnOperationHasComeTo) {
+  StartedRecord started(3);
+  auto& [file, logger, clock, record] = started;
+
+  NamedTensor named{true, record.NameOf("grad.weight")};
+  const PendingRequest request({4097}, SomeRequest(), named, {}, 11);
+  record.Submitted(request);
+  record.Agreed({}, request, 7, 12);
   record.Started(4097, "builtin", "ring", 1, 13);
-  record.Finished(4097, Kind::kAllreduce, 400, true, clock);
+  record.Finished(request);
 
   const size_t entry = kEntriesAt + sizeof(RecordEntry);  // 4097 % 4096
   EXPECT_EQ(file.At(entry), 4097);
@@ -71,26 +80,23 @@ TEST(Record, HoldsWhatAnOperationHasComeTo) {
 }
 
 TEST(Record, HoldsCallsThatAreNotNegotiated) {
-  RecordFile file(kFileBytes);
-  Record record;
-  OverlapClock clock;
-  ASSERT_OK(record.Start(file.path, 1));
+  StartedRecord started(1);
+  auto& [file, logger, clock, record] = started;
 
   record.Ordered(1, SomeRequest().signature, 100, 11);
-  record.Finished(1, Kind::kAllreduce, 400, true, clock);
+  record.Finished(1, {.name = "", .kind = Kind::kAllreduce, .bytes = 400, .end_ns = 14});
 
   const size_t entry = kEntriesAt + sizeof(RecordEntry);
   EXPECT_EQ(file.At(entry), 1);
   EXPECT_EQ(file.At(entry + 8), 0);  // no round
   EXPECT_EQ(file.At(entry + 16), 11);
-  EXPECT_TRUE(file.At(entry + 40) >= 11);
+  EXPECT_EQ(file.At(entry + 40), 14);
   EXPECT_TRUE(file.Content().find("(ordered)") != std::string::npos);
 }
 
 TEST(Record, NamesThatEndInANumberShareOneText) {
-  RecordFile file(kFileBytes);
-  Record record;
-  ASSERT_OK(record.Start(file.path, 1));
+  StartedRecord started(1);
+  auto& [file, logger, clock, record] = started;
 
   const auto first = record.NameOf("allreduce.noname.1");
   const auto second = record.NameOf("allreduce.noname.22");
@@ -100,9 +106,8 @@ TEST(Record, NamesThatEndInANumberShareOneText) {
 }
 
 TEST(Record, NamesWithoutEndFillTheTextsAndNothingElse) {
-  RecordFile file(kFileBytes);
-  Record record;
-  ASSERT_OK(record.Start(file.path, 1));
+  StartedRecord started(1);
+  auto& [file, logger, clock, record] = started;
 
   for (int i = 0; i < 10'000; ++i) (void)record.NameOf("parameter" + std::to_string(i));
 
@@ -113,14 +118,38 @@ TEST(Record, NamesWithoutEndFillTheTextsAndNothingElse) {
 TEST(Record, AFileThatIsNoRecordIsRefused) {
   RecordFile small(100);
   RecordFile other(kFileBytes, "somefile");
-  Record record;
+  const Logger logger;
+  const OverlapClock clock;
+  Record record(0, logger, clock);
 
   const Status too_short = record.Start(small.path, 1);
 
   EXPECT_TRUE(too_short.message().find("too short") != std::string::npos);
   EXPECT_TRUE(!record.Start(other.path, 1).ok());
   EXPECT_TRUE(!record.Start("/tmp/there/is/none", 1).ok());
-  record.Finished(1, Kind::kAllreduce, 4, true, OverlapClock());
+  record.Finished(1, {.name = "", .bytes = 4});
+}
+
+TEST(Record, OneCallIsWrittenToTheEntriesTheLogAndTheTimeline) {
+  RecordFile log(0), timeline(0);
+  StartedRecord started(1, log.path);
+  Record& record = started.record;
+  ASSERT_OK(record.timeline().Start(timeline.path, false));
+  ReadyTensor ready;
+  ready.name = "grad.weight";
+  NamedTensor named{true, record.NameOf(ready.name)};
+  const PendingRequest request({1}, SomeRequest(), named, {}, 11);
+
+  record.Submitted(request);
+  record.Agreed(ready, request, 7, 12);
+  record.Finished(request);
+  record.Stop();
+
+  EXPECT_EQ(started.file.At(kEntriesAt + sizeof(RecordEntry) + 24), 12);
+  EXPECT_TRUE(log.Content().find("\n\"grad.weight\",allreduce,float32,0,400,0.011,") !=
+              std::string::npos);
+  EXPECT_TRUE(timeline.Content().find("NEGOTIATE_ALLREDUCE") != std::string::npos);
+  EXPECT_TRUE(timeline.Content().find("allreduce.grad.weight") != std::string::npos);
 }
 
 }  // namespace

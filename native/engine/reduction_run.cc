@@ -37,7 +37,7 @@ Status Pack(BucketWork& work, const Segment& segment, std::byte* to) {
     RABIT_RETURN_IF_ERROR(work.memory.Bring(item, from, to, count, work.exchange.input_scale()));
     to += static_cast<size_t>(count) * work.element_bytes();
   }
-  work.exchange.Trace("MEMCPY_IN_FUSION_BUFFER", pack_ns, NowNs());
+  work.exchange.Trace("MEMCPY_IN_FUSION_BUFFER", pack_ns);
   return Status();
 }
 
@@ -68,7 +68,7 @@ Status RunFused(BucketWork& work, const Segment& segment) {
     const int64_t unpack_ns = NowNs();
     ApplyEpilogue(left, dtype, buffer.data(), segment.count);
     RABIT_RETURN_IF_ERROR(Unpack(work, segment, buffer));
-    work.exchange.Trace("MEMCPY_OUT_FUSION_BUFFER", unpack_ns, NowNs());
+    work.exchange.Trace("MEMCPY_OUT_FUSION_BUFFER", unpack_ns);
     return Status();
   });
 }

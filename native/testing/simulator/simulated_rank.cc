@@ -14,7 +14,7 @@ SimulatedRank::SimulatedRank(SimulatedWorld& world, int rank, const Caller::Opti
       rank_(rank),
       reaction_us_max_(reaction_us_max),
       groups_(rank, world.tree.size()),
-      timeline_(rank, logger_),
+      record_(rank, logger_, statistics_.clock()),
       running_(world.all_lanes()),
       controller_(
           MakeController(world.network.Connect(rank), world.tree, world.controller, world.time)),
@@ -22,7 +22,7 @@ SimulatedRank::SimulatedRank(SimulatedWorld& world, int rank, const Caller::Opti
                                : MakePriorityScheduler(world.limits, world.classes)),
       core_({rank, world.tree.size(), world.engine, world.all_lanes(), *controller_, *scheduler_,
              world.router, world.codecs, logger_, groups_, done_, running_, callers_, has_ordered_,
-             statistics_, timeline_, record_},
+             statistics_, record_},
             *this),
       caller_(caller, world.program, world.time, world.dice, groups_, *this) {}
 

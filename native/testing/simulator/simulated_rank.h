@@ -87,7 +87,6 @@ class SimulatedRank final : private CoreOutput, private CallerPort {
   const Logger logger_{LogLevel::kOff};
   Statistics statistics_;
   GroupTable groups_;
-  Timeline timeline_;
   Record record_;
   DoneCounter done_;
   RunningWork running_;

@@ -1,4 +1,4 @@
-"""The timeline's file in jobs that do not end well."""
+"""The files of the timeline and the log in jobs that do not end well."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ print("THROUGH")
 """
 
 
-def start(folder: Path, steps: int, before: str = "") -> subprocess.Popen[str]:
+def start(folder: Path, steps: int, before: str = "", **files: str) -> subprocess.Popen[str]:
     script = folder / "script.py"
     script.write_text(LOOP.format(before=before))
     variables = {name: text for name, text in os.environ.items() if not name.startswith("RABIT_")}
     if "RABIT_LIBRARY" in os.environ:
         variables["RABIT_LIBRARY"] = os.environ["RABIT_LIBRARY"]
-    variables["RABIT_TIMELINE"] = str(folder / "trace.json")
+    for name, file in (files or {"RABIT_TIMELINE": "trace.json"}).items():
+        variables[name] = str(folder / file)
     return subprocess.Popen(
         [sys.executable, str(script), str(steps)],
         env=variables,
@@ -84,6 +85,18 @@ def test_a_disk_that_is_full_ends_the_timeline_and_not_the_job(tmp_path):
     path = tmp_path / "trace.json"
     assert path.stat().st_size <= 30_000
     assert "NEGOTIATE_ALLREDUCE" in names(json.loads(path.read_text()))
+
+
+def test_a_log_that_a_full_disk_has_cut_ends_with_a_line_that_says_so(tmp_path):
+    limit = "resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))"
+    with start(tmp_path, 300, limit, RABIT_COMM_LOG="ops.csv") as process:
+        out, said = process.communicate(timeout=60)
+
+    assert process.returncode == 0 and "THROUGH" in out, said
+    assert said.count("the log") == 1 and "ends here, after" in said, said
+    *whole, last = (tmp_path / "ops.0.csv").read_text().splitlines()
+    assert len(whole) > 100 and {line.count(",") for line in whole} == {7}
+    assert last.startswith("# ")
 
 
 def test_an_operation_has_one_row_and_its_kind_once(tmp_path):
