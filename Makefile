@@ -286,7 +286,7 @@ $(WHEELVENV)/.ready:
 
 # A Debian of another kind of machine, unpacked and not set up: enough for QEMU to run Python in it.  Takes root and
 # Debian's debootstrap and qemu-user-static.
-DEBIAN_NAME = $(patsubst aarch64,arm64,$(TARGET))
+DEBIAN_NAME = $(patsubst x86_64,amd64,$(patsubst aarch64,arm64,$(TARGET)))
 FOREIGN_ROOT = $(if $(IS_FOREIGN),$(QEMU:%=$(BUILD)/root-$(TARGET)))
 $(BUILD)/root-%/.ready: $(WHEELVENV)/.ready
 	rm -rf $(@D)

@@ -38,8 +38,7 @@ class Call:
         self._make = make
         self._result: Any = None
         self.error: BaseException | None = None
-        self._running = threading.Lock()  # Until it is over.
-        self._running.acquire()
+        self._is_over = threading.Event()
         start_thread(self._run, name)
 
     def _run(self) -> None:
@@ -48,14 +47,11 @@ class Call:
         except BaseException as error:
             self.error = error
         finally:
-            self._running.release()
+            self._is_over.set()
 
     def wait(self, longest_s: float) -> bool:
         """True as soon as it is over; False if it is not after that time."""
-        if not self._running.acquire(timeout=longest_s):
-            return False
-        self._running.release()
-        return True
+        return self._is_over.wait(longest_s)
 
     def result(self) -> Any:
         """What it returns or raises; until then whatever the handler of a signal raises."""

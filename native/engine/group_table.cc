@@ -90,7 +90,10 @@ Result<std::shared_ptr<const Group>> GroupTable::TakeForce(const ReadyTensor& vo
   if (found == staged_.end()) return nothing;
   const Staged staged = std::move(found->second);
   staged_.erase(found);
-  if (!vote.joined.empty()) return Without(vote.joined.front(), vote.name);
+  if (!vote.joined.empty()) {
+    return Without(vote.joined.front(), (staged.removes ? "group " : "the plan of group ") +
+                                            std::to_string(staged.group));
+  }
   const auto group = groups_.find(staged.group);
   if (group == groups_.end() || vote.extents[0] == 0) return nothing;
   if (staged.removes) {

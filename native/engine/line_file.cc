@@ -27,8 +27,13 @@ Status LineFile::Open(const std::string& path, std::string_view first) {
                            std::string(form_.name) + " '" + path + "': " + std::strerror(errno) +
                            "; name a file in a folder that exists and is writable");
   }
+  if (::lseek(file_, 0, SEEK_CUR) < 0) {
+    ::close(std::exchange(file_, -1));
+    return InvalidArgument("rank " + std::to_string(rank_) + ": the " + std::string(form_.name) +
+                           " '" + path + "' cannot go into a pipe; name a file");
+  }
   path_ = path;
-  end_ = 0;
+  end_ = before_ = 0;
   ends_early_ = false;
   Write(first);
   {
@@ -106,16 +111,21 @@ void LineFile::Write(std::string_view lines) {
   if (ends_early_) return;
   const int error = WriteAt(std::string(lines).append(form_.closing), end_);
   if (error != 0) return EndEarly(error);
-  end_ += static_cast<int64_t>(lines.size());
+  before_ = std::exchange(end_, end_ + static_cast<int64_t>(lines.size()));
 }
 
-// The lines before stay readable: the closing text goes where it was, in room that the file has.
+// The lines before stay readable: the closing text goes behind the last of them or, where it finds
+// no room there, in the place of those that were written last.
 void LineFile::EndEarly(int error) {
   ends_early_ = true;
   takes_lines_ = false;
-  const bool is_closed =
-      end_ > 0 && WriteAt(form_.closing_early, end_) == 0 &&
-      ::ftruncate(file_, end_ + static_cast<int64_t>(form_.closing_early.size())) == 0;
+  bool is_closed = end_ > 0 && WriteAt(form_.closing_early, end_) == 0;
+  if (!is_closed && before_ > 0) {
+    end_ = before_;
+    is_closed = WriteAt(form_.closing_early, end_) == 0;
+  }
+  const int64_t whole = end_ + static_cast<int64_t>(form_.closing_early.size());
+  is_closed = is_closed && ::ftruncate(file_, whole) == 0;
   logger_.Warning("the " + std::string(form_.name) + " '" + path_ + "' ends here, after " +
                   std::to_string(end_) + " bytes: " + std::strerror(error) + ". " +
                   (is_closed ? "What is in it can be read; the" : "It cannot be read; the") +

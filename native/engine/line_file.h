@@ -58,6 +58,7 @@ class LineFile {
   std::string path_;
   int file_ = -1;
   int64_t end_ = 0;  // of the last line in the file; the closing text follows
+  int64_t before_ = 0;  // the same, before the last write
   bool ends_early_ = false;
 
   Mutex mutex_;

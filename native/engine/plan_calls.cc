@@ -16,11 +16,17 @@ Status PlanCalls::Set(GroupId number, std::string_view text, Deadline deadline) 
   }
   // It is held while this thread waits for other ranks: there is one plan of a group on its way.
   MutexLock lock(mutex_);
+  if (unsure_.contains(number)) {
+    return InvalidArgument(where + ": not every rank took an earlier plan of group " +
+                           std::to_string(number) + " in time, so ranks may follow different " +
+                           "ones; start the job again");
+  }
   const std::string name = "rabit.plan." + std::to_string(number);
-  RABIT_RETURN_IF_ERROR(Compare(*group, text, name, deadline));
-  // All ranks of the group read the same text, and succeed or fail alike.
+  RABIT_ASSIGN_OR_RETURN(const bool is_whole, Compare(*group, text, name, deadline));
+  // All ranks of the group read the same text, and succeed or fail alike.  Where one has joined,
+  // the vote says so to the others, whatever they were given.
   std::shared_ptr<const TreePlan> plan;
-  if (!text.empty()) {
+  if (is_whole && !text.empty()) {
     Result<std::shared_ptr<const TreePlan>> parsed = TreePlan::Parse(text, group->size());
     if (!parsed.ok()) return parsed.status().Annotated(where);
     plan = *std::move(parsed);
@@ -36,8 +42,8 @@ Status PlanCalls::Set(GroupId number, std::string_view text, Deadline deadline) 
   return RunOwn(std::move(request), 1, deadline, nullptr);
 }
 
-Status PlanCalls::Compare(const Group& group, std::string_view text, const std::string& name,
-                          Deadline deadline) {
+Result<bool> PlanCalls::Compare(const Group& group, std::string_view text, const std::string& name,
+                                Deadline deadline) {
   const Digest digest = Sha256Of(std::as_bytes(std::span(text)));
   int64_t mine = 0;
   std::memcpy(&mine, digest.data(), sizeof mine);
@@ -47,7 +53,7 @@ Status PlanCalls::Compare(const Group& group, std::string_view text, const std::
   request.signature.group = group.id;
   std::vector<int64_t> all;
   RABIT_RETURN_IF_ERROR(RunOwn(std::move(request), mine, deadline, &all));
-  if (all.size() != group.ranks.size()) return Status();  // a rank has joined: the vote names it
+  if (all.size() != group.ranks.size()) return false;
   for (size_t position = 0; position < all.size(); ++position) {
     if (all[position] == mine) continue;
     const int rank = group.ranks[position];
@@ -58,7 +64,7 @@ Status PlanCalls::Compare(const Group& group, std::string_view text, const std::
                     "file to all hosts")
         .WithCulprit(rank);
   }
-  return Status();
+  return true;
 }
 
 Status PlanCalls::RunOwn(Request request, int64_t input, Deadline deadline,
@@ -66,6 +72,7 @@ Status PlanCalls::RunOwn(Request request, int64_t input, Deadline deadline,
   // After a timeout the request is still in flight and reads its input, which therefore stays as
   // long as this object.
   inputs_.push_back(input);
+  const GroupId group = request.signature.group;
   request.signature.dtype = DType::kInt64;
   request.signature.shape = {1};
   request.input = TensorView{&inputs_.back(), 1, DType::kInt64, {}};
@@ -79,10 +86,10 @@ Status PlanCalls::RunOwn(Request request, int64_t input, Deadline deadline,
       values->assign(data, data + output->view.count);
     }
   }
-  // After a timeout the other ranks may yet take the plan; the message below therefore asks for a
-  // new start.
   engine_.Release(handle);
   if (status.code() != Code::kTimedOut) return status;
+  // The other ranks may yet take the plan.
+  unsure_.insert(group);
   return TimedOut("set_plan on rank " + std::to_string(state_.parts.rank) +
                   ": not every rank of the group has called it in time; call it on every rank, and "
                   "start the job again");

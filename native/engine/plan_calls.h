@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,15 +29,17 @@ class PlanCalls {
   Status Set(GroupId group, std::string_view text, Deadline deadline);
 
  private:
-  Status Compare(const Group& group, std::string_view text, const std::string& name,
-                 Deadline deadline) RABIT_REQUIRES(mutex_);
+  // False: a rank has joined, and takes no part.
+  Result<bool> Compare(const Group& group, std::string_view text, const std::string& name,
+                       Deadline deadline) RABIT_REQUIRES(mutex_);
   // Runs one request of the engine's own; *values gets its result.
   Status RunOwn(Request request, int64_t input, Deadline deadline, std::vector<int64_t>* values)
       RABIT_REQUIRES(mutex_);
 
   Engine& engine_;
   EngineState& state_;
-  Mutex mutex_;  // held during a call
+  Mutex mutex_;                                        // held during a call
+  std::set<GroupId> unsure_ RABIT_GUARDED_BY(mutex_);  // a call of theirs has timed out
   // A request may outlive a call whose deadline has passed.
   std::list<int64_t> inputs_ RABIT_GUARDED_BY(mutex_);
 };

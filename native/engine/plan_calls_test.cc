@@ -1,5 +1,6 @@
 #include "engine/plan_calls.h"
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,23 @@ TEST(PlanCalls, a_plan_of_another_size_is_refused_on_all_ranks) {
 }
 
 // What was sent before and what follows each have one route on all ranks.
+TEST(PlanCalls, after_a_timeout_the_group_takes_no_plan_any_more) {
+  TestJob(2).Run([](Engine& engine, int rank) {
+    if (rank == 0) {
+      const Status late = engine.SetPlan(kWorld, kPair, After(std::chrono::milliseconds(20)));
+      EXPECT_EQ(late.code(), Code::kTimedOut);
+
+      const Status again = engine.SetPlan(kWorld, kPair, Soon());
+
+      EXPECT_EQ(again.code(), Code::kInvalidArgument);
+      EXPECT_TRUE(again.message().find("start the job again") != std::string::npos);
+    }
+    std::vector<float> input = {1};
+    EXPECT_EQ(RunOne<float>(engine, MakeRequest("x", Kind::kAllreduce, input)),
+              std::vector<float>{2.f});
+  });
+}
+
 TEST(PlanCalls, plans_change_while_operations_are_in_flight) {
   TestJob(3).Run([](Engine& engine, int rank) {
     std::vector<std::vector<float>> inputs(40, std::vector<float>(1000, 1.f + rank));

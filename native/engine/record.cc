@@ -89,7 +89,7 @@ Status Record::Map(const std::string& path, int64_t epoch) {
 }
 
 void Record::Stop() {
-  if (timeline_.is_active()) (void)timeline_.Stop();
+  (void)timeline_.Stop();  // if it is open
   log_.Stop();
   if (counters_ != nullptr) Set(kRunning, 0);
 }

@@ -30,7 +30,7 @@ Timeline::Timeline(int rank, const Logger& logger)
 
 Status Timeline::Start(const std::string& path, bool mark_cycles) {
   MutexLock control(control_mutex_);
-  if (is_active()) {
+  if (is_active_) {
     return InvalidArgument("rank " + std::to_string(rank_) +
                            ": a timeline is open already: only one can be; stop it first");
   }
@@ -88,8 +88,9 @@ int32_t Timeline::RowNumber(std::string_view row) {
   // each new name.
   if (rows_.size() >= kRowsMax) return 0;
   const auto number = static_cast<int32_t>(rows_.size()) + 1;
+  // One that has no name in the file yet gets it with its next event.
+  if (!file_.Add(Metadata("thread_name", number, "name", row))) return 0;
   rows_.emplace(row, number);
-  Add(Metadata("thread_name", number, "name", row));
   return number;
 }
 

@@ -27,7 +27,10 @@ class Timeline {
   Status Start(const std::string& path, bool mark_cycles);
   Status Stop();
 
-  bool is_active() const { return is_active_.load(std::memory_order_relaxed); }
+  // Whether events still reach the file.
+  bool is_active() const {
+    return is_active_.load(std::memory_order_relaxed) && file_.takes_lines();
+  }
 
   // One row per `row` ("allreduce.conv1.weight"); times are NowNs.  `arguments` is the inside of a
   // JSON object, or empty.

@@ -135,9 +135,9 @@ class Checkpoint:
 
         None: it has written none.  Raises what the last save raised; see on_error.  Blocks.
         """
-        writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.result()  # It ends with the disk's answer, or with the engine that loses a rank.
+        if self._writing is not None:
+            self._writing.result()  # It ends with the disk's answer, or with the engine that loses a rank.
+            self._writing = None
         error, self._error = self._error, None
         if error is None:
             return self._newest

@@ -100,6 +100,8 @@ class State(abc.ABC):
                 self._commits = chosen  # Also if what follows fails: its copies are of that commit.
             counts = [min(count, chosen) for count in counts]
         has_own = self.is_local and mine.commits >= 0
+        if has_own:  # Else newcomers would get what the root has done since that commit.
+            self.restore()
         self.broadcast(counts.index(chosen))
         if self.is_local:
             taken = self._taken_over(ranks, chosen)

@@ -172,6 +172,8 @@ WRITES = {
     "in place": lambda model: model[2].bias.detach().zero_(),
     "by data": lambda model: model[2].bias.data.clamp_(0.0, 0.0),
     "loaded": lambda model: model.load_state_dict({"2.bias": torch.zeros(7)}, strict=False),
+    "swapped": lambda model: model[2].bias.data.copy_(model[2].bias.data[[2, 3, 0, 1, 4, 5, 6]]),
+    "negated": lambda model: model[2].bias.data.neg_(),
 }
 
 

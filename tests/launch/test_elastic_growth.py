@@ -113,7 +113,8 @@ def test_a_lost_rank_is_replaced_by_a_new_process(train):
 
     assert job.status == 0, job.err
     assert_went_on(job, [0, 2, 3], job.results[0][1])
-    assert job.results[0][1][:4] == [3] * 4 and job.results[0][1][8:] == [3] * 4
+    # The others may do the last step before the loss again, if they learn of the loss in it.
+    assert job.results[0][1][:3] == [3] * 3 and job.results[0][1][8:] == [3] * 4
 
 
 def test_a_replacement_finds_the_device_of_the_lost_rank_by_its_environment(train, tmp_path):

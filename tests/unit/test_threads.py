@@ -56,6 +56,19 @@ def test_a_signal_that_does_not_wake_the_main_thread_ends_the_wait_all_the_same(
     assert call.wait(60)
 
 
+def test_a_call_that_ends_as_a_signal_comes_is_over():
+    def make():
+        time.sleep(0.05)  # Until the main thread waits.
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    call = Call(make, "elsewhere")
+    with pytest.raises(KeyboardInterrupt):
+        while True:
+            call.wait(0.1)
+
+    assert call.wait(1)
+
+
 def test_init_without_a_thread_says_so(no_thread):
     from rabit.engine.interruptible import interruptible
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import rabit
 from rabit.testing import run_ranks
@@ -97,6 +98,19 @@ def test_a_log_that_a_full_disk_has_cut_ends_with_a_line_that_says_so(tmp_path):
     *whole, last = (tmp_path / "ops.0.csv").read_text().splitlines()
     assert len(whole) > 100 and {line.count(",") for line in whole} == {7}
     assert last.startswith("# ")
+
+
+def test_a_pipe_is_refused(tmp_path):
+    path = tmp_path / "trace.json"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+    def work(engine):
+        with pytest.raises(rabit.InvalidArgument, match=r"rank 0: the timeline .* cannot go into a pipe"):
+            engine.start_timeline(str(path))
+
+    run_ranks(1, work)
+    os.close(reader)
 
 
 def test_an_operation_has_one_row_and_its_kind_once(tmp_path):
