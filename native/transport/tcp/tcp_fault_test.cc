@@ -90,6 +90,7 @@ TEST(TcpFaults, flipped_bits_in_one_frame_of_fifty_are_found_and_sent_again) {
         TcpOptions options;
         options.payload_checks = PayloadChecks::kOn;
         options.frame_attempts_max = 5;  // three in a row happen once in a thousand runs
+        options.progress_timeout = std::chrono::minutes(1);  // a busy machine may read nothing for 3 s
         options.tap = RandomFaults(static_cast<unsigned>(rank) + 1, 20, 0, 0);
         return options;
       },
