@@ -159,7 +159,7 @@ GroupCalls::~GroupCalls() {
 
 Status GroupCalls::CheckSameRanks(const std::vector<int>& mine,
                                   std::span<const int32_t> all) const {
-  int next = 0;  // of a rank that has joined there is no list
+  int next = 0;  // a rank that has joined has no list
   for (size_t at = 0; at < all.size(); ++next) {
     const int rank = all[at];
     if (rank != next) break;

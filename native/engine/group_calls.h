@@ -24,9 +24,9 @@ namespace rabit {
 // first: ids are equal on all ranks only if all add the same groups in the same order, and a
 // difference shows here instead of as a hang later.  Each rank then takes the group into its
 // backends and its controller, and votes: no rank names a group before all ranks know it, and none
-// keeps one that some rank could not take.  A group goes with the agreement of a vote as well.  A call whose deadline passes is still under way,
-// because the other ranks may have succeeded: the same call again goes on with it.  Thread-safe;
-// one Add at a time.
+// keeps one that some rank could not take.  A group goes with the agreement of a vote as well.  A
+// call whose deadline passes is still under way, because the other ranks may have succeeded: the
+// same call again goes on with it.  Thread-safe; one Add at a time.
 class GroupCalls {
  public:
   // `engine` outlives it.

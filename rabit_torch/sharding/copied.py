@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -96,18 +96,10 @@ class HostStates:
         self.is_late = states.is_late
 
     def step(self) -> None:
-        for copy in self._copies:
-            copy.refresh()
-        self._states.step()
-        for copy in self._copies:
-            copy.publish()
+        self._between_copies(self._states.step)
 
     def publish(self) -> None:
-        for copy in self._copies:
-            copy.refresh()
-        self._states.publish()
-        for copy in self._copies:
-            copy.publish()
+        self._between_copies(self._states.publish)
 
     def get(self, place: Place) -> dict[str, Any]:
         return self._states.get(place)
@@ -118,6 +110,14 @@ class HostStates:
 
     def close(self) -> None:
         self._states.close()
+
+    def _between_copies(self, update: Callable[[], None]) -> None:
+        """Copies down what was written on the device, and up what `update` gives."""
+        for copy in self._copies:
+            copy.refresh()
+        update()
+        for copy in self._copies:
+            copy.publish()
 
 
 def copies_of(places: Iterable[Place]) -> dict[CopiedPart, Storage]:

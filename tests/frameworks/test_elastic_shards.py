@@ -124,9 +124,14 @@ def test_a_loss_before_there_are_copies_ends_a_job_that_has_loaded_a_state(rank_
 
 def load_and_lose(rank_server, folder, size, flags, more):
     script = SCRIPT.with_name("elastic_loaded.py")
-    command = [sys.executable, "-m", "rabit.launch", "-np", "3", "-H", "localhost:2,127.0.0.2:1", *flags]
+    return launched(rank_server, folder, script, ["-H", "localhost:2,127.0.0.2:1", *flags], folder, size, *more)
+
+
+def launched(rank_server, folder, script, flags, *words):
+    """A job of 3 ranks, which has ended."""
+    command = [sys.executable, "-m", "rabit.launch", "-np", "3", *flags]
     return subprocess.run(
-        [*command, *rank_server.command, str(script), str(folder), str(size), *more],
+        [*command, *rank_server.command, str(script), *map(str, words)],
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -141,16 +146,8 @@ def test_without_copies_a_lost_part_is_named(rank_server, tmp_path):
     text = SCRIPT.read_text().replace("replicas=1", "replicas=0")
     script.write_text(text)
     plan = json.dumps({"steps": 5, "kill": [[2, 1, "stepped"]]})
-    command = [sys.executable, "-m", "rabit.launch", "-np", "3", "--min-np", "2"]
-    done = subprocess.run(
-        [*command, *rank_server.command, str(script), str(tmp_path), plan],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+
+    done = launched(rank_server, tmp_path, script, ["--min-np", "2"], tmp_path, plan)
 
     assert done.returncode != 0
     assert "elements of '0.weight' are on no rank" in done.stderr
