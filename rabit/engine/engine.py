@@ -73,7 +73,7 @@ class Engine(Submission, Registry):
             extra["operation_log"] = path_of_rank(log, config.rank)
         self.record = _record_of(config, epoch)
         if self.record is not None:
-            extra["record"] = self.record.path
+            extra["record"] = self.record.own_path
         options = nccl.with_library(config).to_options(**extra)
         try:
             native = NativeEngine(options, config.library, pool)

@@ -61,7 +61,11 @@ def open_record(
     from rabit.record.file import RecordFile
 
     number = len(_records.files)
-    path = f"{folder}/rank-{rank}{f'.engine{number + 1}' if number else ''}.rabit"
+    # Later engines may be of groups, in which several processes have one rank: they take the first one's.
+    path = f"{folder}/rank-{rank}.rabit"
+    if number:
+        first = os.path.basename(_records.files[0].path)  # noqa: PTH119
+        path = f"{folder}/{first.removesuffix('.rabit')}.engine{number + 1}.rabit"
     try:
         own = {"rank": rank, "engine": number + 1, "tasks": _tasks(environ)}
         file = RecordFile(path, {**own, **facts})

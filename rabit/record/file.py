@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import fcntl
 import json
 import mmap
 import os
@@ -41,8 +42,10 @@ class RecordFile:
     """Thread-safe.  Marks cost about a microsecond.  A forked child writes nothing."""
 
     def __init__(self, path: str, facts: dict[str, Any]) -> None:
-        """Makes the file.  facts: of the rank.  Raises InvalidArgument if the folder takes none."""
-        self.path = path
+        """Makes the file.  facts: of the rank.  Raises InvalidArgument if the folder takes none.
+
+        A file that is there is replaced; if a process that runs writes it, the new one is `rank-N.PID.rabit`.
+        """
         self._pid = os.getpid()
         self._is_parents = False
         os.register_at_fork(after_in_child=self._leave)
@@ -53,14 +56,15 @@ class RecordFile:
         self._stacks: IO[bytes] | None = None
         self.is_used = True  # by an engine
         try:
-            # Not the file of a process that still has it mapped: it would be cut under its feet.
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)  # noqa: PTH108
-            with open(path, "xb+") as file:  # noqa: PTH123
-                os.fchmod(file.fileno(), 0o600)
-                # A disk that is full says so here, and not by a signal at the first write to a page of the map.
-                os.posix_fallocate(file.fileno(), 0, layout.FILE_BYTES)
-                self._map = mmap.mmap(file.fileno(), layout.FILE_BYTES)
+            self.path = path = _free_path(path, self._pid)
+            # It stays open as long as this process runs, which is how others know.
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.fchmod(self._file, 0o600)
+            # A disk that is full says so here, and not by a signal at the first write to a page of the map.
+            os.posix_fallocate(self._file, 0, layout.FILE_BYTES)
+            self._map = mmap.mmap(self._file, layout.FILE_BYTES)
         except OSError as error:
             raise InvalidArgument(
                 f"the record {path} of rank {facts.get('rank')} cannot be written: {error.strerror}. Name a folder "
@@ -100,6 +104,12 @@ class RecordFile:
         place = layout.COUNTER_PLACES[name]
         self._counters[place] = value
         self._store(place, value)
+
+    @property
+    def own_path(self) -> str:
+        """Opens this very file in this process, whatever has become of its name."""
+        found = f"/proc/self/fd/{self._file}"
+        return found if os.path.exists(found) else self.path  # noqa: PTH110
 
     def _leave(self) -> None:
         """In a forked child: the file is the parent's."""
@@ -161,6 +171,30 @@ class RecordFile:
             return  # The record says that this rank shows no stacks.
         self._facts["stacks"] = path
         self._facts["stack_signal"] = int(STACK_SIGNAL)
+
+
+def _free_path(path: str, pid: int) -> str:
+    """`path`, without what an earlier process has left there, or another name if one that runs has it."""
+    if _is_written(path):
+        return f"{path.removesuffix('.rabit')}.{pid}.rabit"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)  # noqa: PTH108
+    return path
+
+
+def _is_written(path: str) -> bool:
+    """Whether a process that runs has this record, this one included."""
+    try:
+        found = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(found, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return isinstance(error, BlockingIOError)  # else a file system without locks
+    finally:
+        os.close(found)
+    return False
 
 
 def _process_facts(pid: int) -> dict[str, Any]:

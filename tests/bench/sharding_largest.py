@@ -11,11 +11,13 @@ from harness import case, on_ranks, table, words
 from sharding import STAGES, resident
 
 DISK, ALL = "-disk", "-all"  # of a mode whose state is on disk, and one whose parameters are there, too
+SHARED = "-shared"  # of a mode whose ranks share the parameters of their host
 # Bytes per parameter of all ranks together, AdamW in float32; N: of ranks.
 PER_PARAMETER = {
     "none": lambda n: 16 * n,
     "stage1": lambda n: 8 * n + 8,
     "stage2": lambda n: 4 * n + 12,
+    "stage2-shared": lambda n: 16,
     "stage3": lambda n: 16,
     "stage3-disk": lambda n: 8,
     "stage3-all": lambda n: 4,
@@ -54,7 +56,7 @@ def largest_rank(o: Any) -> dict[str, Any]:
     rabit.sharding.room.free_bytes = lambda: limit
     torch.set_num_threads(1)
     rabit_torch.init()
-    stage = STAGES[o.mode.removesuffix(DISK).removesuffix(ALL)]
+    stage = STAGES[o.mode.split("-")[0]]
     layer = o.width**2
     # Three gradients are on their way, and two units in the window.
     aside = {None: 0, "optimizer": 0, "gradients": 3, "parameters": 5}[stage] * 4 * layer
@@ -86,6 +88,8 @@ def wrapped(o: Any, stage: str | None, layers: int) -> tuple[Any, Any]:
     with torch.device("meta" if stage == "parameters" else "cpu"):
         model = torch.nn.Sequential(*(torch.nn.Linear(o.width, o.width, bias=False) for _ in range(layers)))
     options: dict[str, Any] = {"model": model} if stage == "parameters" else {}
+    if o.mode.endswith(SHARED):
+        options["host_shared"] = True
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     disk = f"disk:{o.files or o.folder / 'state'}"
     if o.mode.endswith(ALL):

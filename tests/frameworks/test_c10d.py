@@ -117,3 +117,27 @@ def test_an_exception_inside_the_coalescing_manager_ends_the_coalescing(on_ranks
     )
 
     assert found == [[[2, 2], [2, 2, 2], True] * 2 + [[7, 7]]] * 2
+
+
+def test_each_group_of_a_process_has_a_record_of_its_own(on_ranks, tmp_path):
+    """Two halves are made at the same time, and in each somebody is rank 0."""
+    script = """
+    import os
+    import torch.distributed as dist
+    import rabit_torch.distributed
+    from rabit.record.reader import find_records, read_counters
+
+    dist.init_process_group("rabit")
+    rank = dist.get_rank()
+    for turn in range(5):
+        group = dist.new_group([rank % 2, rank % 2 + 2], use_local_synchronization=True)
+        dist.all_reduce(torch.ones(4), group=group)
+    dist.barrier()
+    records = [read_counters(path) for path in find_records(Path(os.environ["RABIT_RECORD"]))]
+    report((os.getpid(), [(record.header["pid"], record.header["engine"]) for record in records]))
+    dist.barrier()
+    """
+    found = on_ranks(4, script, RABIT_RECORD=str(tmp_path / "records"))
+
+    pids = {pid for pid, _ in found}
+    assert sorted(found[0][1]) == sorted([pid, engine] for pid in pids for engine in range(1, 7))

@@ -157,6 +157,21 @@ def test_records_are_readable_after_many_kills(tmp_path):
         assert json.dumps([each._asdict() for each in found.operations])
 
 
+def test_the_record_of_a_process_that_runs_keeps_its_name(record):
+    again = RecordFile(record.path, {"rank": 3, "epoch": 1})
+
+    assert Path(again.path).name == f"rank-3.{os.getpid()}.rabit"
+    assert [read_counters(each).header.get("epoch") for each in (Path(record.path), Path(again.path))] == [None, 1]
+
+
+def test_an_engine_finds_its_record_whatever_becomes_of_the_name(record):
+    other = Path(record.path)
+    other.unlink()
+    other.write_bytes(b"somebody else's")
+
+    assert Path(record.own_path).read_bytes()[: len(layout.MAGIC)] == layout.MAGIC
+
+
 def test_off_means_no_file(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
