@@ -101,6 +101,11 @@ class HostStates:
     def publish(self) -> None:
         self._between_copies(self._states.publish)
 
+    def refusal(self) -> str:
+        for copy in self._copies:
+            copy.refresh()
+        return self._states.refusal()
+
     def get(self, place: Place) -> dict[str, Any]:
         return self._states.get(place)
 

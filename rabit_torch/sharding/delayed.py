@@ -103,16 +103,16 @@ class DelayedStates:
             self._give()
 
     def publish(self) -> None:
-        """Raises InvalidArgument if something has been written into the parameters, which get other values now."""
         self._wait()
-        written = [name for late in self._late.values() if self._has_late and (name := late.written())]
-        if written:
-            raise InvalidArgument(
-                f"{written[0]!r} on rank {rabit.rank()} was written after step {self._steps}, whose update was under "
-                f"way (delay_after={self._after}) and would undo that. Call optimizer.apply_late() on every rank "
-                "before writing into parameters"
-            )
         self._give()
+
+    def refusal(self) -> str:
+        written = [name for late in self._late.values() if self._has_late and (name := late.written())]
+        return "" if not written else (
+            f"{written[0]!r} on rank {rabit.rank()} was written after step {self._steps}, whose update was under way "
+            f"(delay_after={self._after}) and would undo that. Call optimizer.apply_late() on every rank before "
+            "writing into parameters"
+        )
 
     def get(self, place: Place) -> dict[str, Any]:
         """The state after the update that runs, with the values that it gives. Waits for it."""

@@ -144,6 +144,9 @@ class OffloadedStates:
     def publish(self) -> None:
         pass
 
+    def refusal(self) -> str:
+        return ""
+
     def close(self) -> None:
         """Removes the files."""
         self.tier.close()

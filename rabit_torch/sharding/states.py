@@ -69,6 +69,9 @@ class States(Protocol):
     def publish(self) -> None:
         """Gives the parameters the values that are late."""
 
+    def refusal(self) -> str:
+        """Why `publish` would undo what this rank has written into its part of the parameters; empty: it does not."""
+
     def get(self, place: Place) -> dict[str, Any]:
         """The state of a slice, with its master if that is more than the values of the parameter."""
 
@@ -114,6 +117,9 @@ class MemoryStates:
 
     def publish(self) -> None:
         pass
+
+    def refusal(self) -> str:
+        return ""
 
     def close(self) -> None:
         pass

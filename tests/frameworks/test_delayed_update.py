@@ -193,6 +193,25 @@ def test_what_an_update_would_undo_is_refused(write, tmp_path):
         run_ranks(1, run)
 
 
+@pytest.mark.parametrize("when", ["before the step", "after clipping", "before apply_late"])
+def test_every_rank_refuses_to_undo_what_one_has_written(when, tmp_path):
+    def run(engine):
+        model = copy.deepcopy(MODEL)
+        optimizer = wrapped(model, OPTIMIZERS["adamw"], "gradients", tmp_path, 0)
+        train(model, optimizer, range(1))
+        backward(model, engine.rank, 1)
+        if when == "after clipping":
+            optimizer.clip_grad_norm_(1.0)
+        if engine.rank == 1:
+            model[0].weight.detach()[-1] = 0.0  # Its part: rank 0 sees nothing of it.
+        with pytest.raises(rabit.InvalidArgument) as refused:
+            optimizer.apply_late() if when == "before apply_late" else optimizer.step()
+        return str(refused.value)
+
+    for refused in run_ranks(2, run):
+        assert "'0.weight' on rank 1 was written after step 1" in refused
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_values_written_after_what_was_late_are_kept(shared, tmp_path):
     def run(engine):
