@@ -9,7 +9,7 @@ import copy
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import torch
@@ -46,7 +46,8 @@ class DelayedStates:
     """The state of `optimizer`, updated by a thread from the step after the first `after` on.
 
     states: makes what has it, of an optimizer and its places. It keeps a copy of this rank's part of the parameters and
-    of the gradients. One thread at a time.
+    of the gradients. One thread at a time. An update that fails leaves half of it: its error is raised once, and
+    InvalidArgument from then on, until every place has been set.
     """
 
     is_late = True
@@ -62,7 +63,9 @@ class DelayedStates:
         self._after = after
         self._steps = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rabit delayed update")
-        self._update: Future[None] | None = None  # that runs
+        self._update: Future[None] | None = None  # that runs, or whose error has not been raised
+        self._failure: BaseException | None = None  # of the last update
+        self._halves: set[Place] = set()  # whose state may have half of an update
         self._has_late = False  # values that are not those of the parameters yet
         # The thread has an optimizer of its own: a scheduler changes the options of the next step meanwhile.
         own: Any = object.__new__(type(optimizer))
@@ -83,8 +86,9 @@ class DelayedStates:
 
     def step(self) -> None:
         """Publishes the update of the step before, and starts that of this one."""
+        self._check_whole()
         if self._has_late:
-            self.publish()
+            self._give()
         else:  # Updates are not late yet, or no more: what broadcast_parameters has written, say, is taken.
             for late in self._late.values():
                 late.refresh()
@@ -96,14 +100,12 @@ class DelayedStates:
             group.update(copy.deepcopy(options))  # A learning rate may be a tensor.
         self._steps += 1
         self._has_late = True
-        if self._steps > self._after:
-            self._update = self._thread.submit(self._run)
-        else:
-            self._run()
-            self._give()
+        self._update = self._thread.submit(self._run)
+        if self._steps <= self._after:
+            self.publish()
 
     def publish(self) -> None:
-        self._wait()
+        self._check_whole()
         self._give()
 
     def refusal(self) -> str:
@@ -116,7 +118,7 @@ class DelayedStates:
 
     def get(self, place: Place) -> dict[str, Any]:
         """The state after the update that runs, with the values that it gives. Waits for it."""
-        self._wait()
+        self._check_whole()
         twin = self._twins[place]
         state = self._states.get(twin)
         return {**state, LATE: twin.values.elements(twin.place).clone()} if self._has_late else state
@@ -132,9 +134,10 @@ class DelayedStates:
             self._steps = max(self._steps, self._after)
         twin.values.elements(twin.place).copy_(place.values.elements(place.place) if late is None else late)
         self._states.set(twin, own)
+        self._halves.discard(place)
 
     def close(self) -> None:
-        """Removes the files, and ends the thread. Raises the error of the last update."""
+        """Removes the files, and ends the thread. Raises the error of the last update if nothing has raised it."""
         try:
             self._wait()
         finally:
@@ -146,9 +149,25 @@ class DelayedStates:
             self._states.step()
 
     def _wait(self) -> None:
+        """Blocks until no update runs. Raises the error of one that has failed, once."""
+        if self._update is None:
+            return
+        wait([self._update])
         update, self._update = self._update, None
-        if update is not None:
-            update.result()
+        self._failure = update.exception()
+        if self._failure is not None:
+            self._halves.update(self._twins)
+            raise self._failure
+
+    def _check_whole(self) -> None:
+        """Blocks until no update runs. Raises if one has failed, and not all state has been replaced since."""
+        self._wait()
+        if self._halves:
+            raise InvalidArgument(
+                f"delay_after={self._after}: the update of step {self._steps} on rank {rabit.rank()} has failed "
+                f"({type(self._failure).__name__}: {self._failure}), and the optimizer's state has half of it. Load "
+                "the last checkpoint on every rank, into the model and the optimizer, or start again from it"
+            ) from self._failure
 
     def _give(self) -> None:
         if self._has_late:

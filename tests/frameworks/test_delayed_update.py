@@ -278,6 +278,44 @@ def test_an_error_of_the_thread_is_raised_in_the_next_step(tmp_path):
     run_ranks(1, run)
 
 
+@pytest.mark.parametrize("after", [0, 2])
+def test_a_state_with_half_an_update_is_not_used_until_one_is_loaded(after, tmp_path):
+    def run(engine):
+        model = copy.deepcopy(MODEL)
+        optimizer = wrapped(model, OPTIMIZERS["adamw"], "optimizer", "cpu", after)
+        train(model, optimizer, [0])
+        whole = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+        train(model, optimizer, [1])
+        expected = copy.deepcopy(optimizer.state_dict())
+        update = optimizer._rabit_states._states.step
+
+        def fail():
+            update()
+            raise MemoryError("no room")
+
+        optimizer._rabit_states._states.step = fail
+        optimizer.load_state_dict(copy.deepcopy(whole[1]))  # It takes the tensors for its own.
+        with pytest.raises(MemoryError, match="no room"):
+            train(model, optimizer, [1])
+            optimizer.state_dict()
+        optimizer._rabit_states._states.step = update
+        for use in (optimizer.state_dict, optimizer.apply_late, optimizer.step, optimizer.state_dict):
+            with pytest.raises(rabit.InvalidArgument, match=r"step \d on rank 0 .*no room.* has half of it\. Load"):
+                use()
+        saving = rabit_torch.Checkpoint(tmp_path, model=model, optimizer=optimizer)
+        with saving as checkpoint, pytest.raises(rabit.InvalidArgument, match="has half of it"):
+            checkpoint.save(step=2)
+        model.load_state_dict(whole[0])
+        optimizer.load_state_dict(whole[1])
+        train(model, optimizer, [1])
+        return optimizer.state_dict(), expected
+
+    ((found, expected),) = run_ranks(1, run)  # It ends without the error, which has been raised.
+    for name, state in expected["state"].items():
+        pairs = [(found["state"][name][key].value, part.value) for key, part in state.items() if key != "step"]
+        assert equal(*zip(*pairs, strict=True))
+
+
 @pytest.mark.filterwarnings("default:delay_after")
 def test_it_is_asked_for_with_a_warning_and_refused_where_it_has_no_use(tmp_path):
     def run(engine):
