@@ -133,4 +133,5 @@ def copies_of(places: Iterable[Place]) -> dict[CopiedPart, Storage]:
 def _on_host(tensor: torch.Tensor) -> torch.Tensor:
     """A copy in host memory; pinned, so that later ones go at the speed of the bus, where there is one."""
     is_pinned = tensor.is_cuda and torch.cuda.is_available()
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=is_pinned).copy_(tensor.detach())
+    made = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=is_pinned)
+    return made.copy_(tensor.detach())

@@ -268,15 +268,19 @@ class Storage(ABC):
         return handle
 
     @property
+    def device(self) -> torch.device:
+        """Of the parameters, their gradients and their parts in memory."""
+        return self._parameters[0].device
+
+    @property
     def bytes(self) -> int:
         """Of all values."""
         return self._shape[0] * self._shape[1] * self._dtype.itemsize
 
     def _zeros(self, memory: SlotPool | None = None) -> torch.Tensor:
-        first = self._parameters[0]
-        if memory is None or not first.is_cpu or not self.bytes:
-            return torch.zeros(self._shape, dtype=self._dtype, device=first.device)
-        return memory.take(self.bytes).view(self._dtype).view(self._shape).zero_()
+        if memory is None or not self.bytes:
+            return torch.zeros(self._shape, dtype=self._dtype, device=self.device)
+        return memory.take(self.bytes, self.device).view(self._dtype).view(self._shape).zero_()
 
     @property
     def _memory(self) -> SlotPool | None:
@@ -411,7 +415,7 @@ def flattened(
     value: torch.Tensor, strides: tuple[int, ...], dtype: torch.dtype | None = None
 ) -> torch.Tensor:
     """The elements of `value` in the order that they have in a dense tensor of these strides."""
-    dense = torch.empty_strided(value.shape, strides, dtype=dtype or value.dtype)
+    dense = value.new_empty_strided(value.shape, strides, dtype=dtype or value.dtype)
     dense.copy_(value)
     return dense.as_strided((dense.numel(),), (1,))
 

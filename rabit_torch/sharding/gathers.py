@@ -17,6 +17,7 @@ import torch
 from rabit_torch.sharding.flats import PartStorage
 from rabit_torch.sharding.slots import SlotPool
 from rabit_torch.sharding.sources import Source
+from rabit_torch.tensors import keep_for_stream
 
 __all__ = ["Gathers", "Unit"]
 
@@ -55,7 +56,7 @@ class Unit:
 
     def start(self, pool: SlotPool) -> None:
         """Starts to gather the values. Does not block."""
-        memory = pool.take(self.bytes)
+        memory = pool.take(self.bytes, self.storages[0].device)
         values, begin = [], 0
         for storage in self.storages:
             values.append(storage.typed(memory[begin : begin + storage.bytes]))
@@ -64,10 +65,11 @@ class Unit:
         self._memory, self._values, self._gathered = memory, values, self.version
 
     def wait(self) -> None:
-        """Blocks until the values are whole."""
-        while self._handles:
-            self._handles[-1].wait()
-            self._handles.pop()
+        """Blocks until the values are whole. On a device the current stream waits for them, and may read them."""
+        for handle in self._handles:
+            handle.wait()
+        if self._memory is not None:
+            keep_for_stream(self._memory)
 
     def release(self) -> None:
         """Forgets the whole values; tensors that share their memory keep it. Waits for a gather of all ranks."""
@@ -89,11 +91,9 @@ class Unit:
         """The whole values of a parameter; shares the memory of the slot."""
         return storage.view(self._values[self.storages.index(storage)], place)
 
-    @property
-    def address(self) -> int:
-        """Of the slot."""
-        assert self._memory is not None
-        return self._memory.untyped_storage().data_ptr()
+    def holds(self, address: int) -> bool:
+        """Whether it is one of the slot."""
+        return self._memory is not None and 0 <= address - self._memory.data_ptr() < self.bytes
 
     def tensor(
         self, dtype: torch.dtype, size: torch.Size, stride: tuple[int, ...], offset: int

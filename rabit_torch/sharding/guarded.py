@@ -72,7 +72,7 @@ class Divided:
     def part(self) -> Part:
         """This rank's elements of the flattened values; none where another group saves the same."""
         return self.storage.levels.part(
-            self.storage.elements(self.place), self.storage.interval(self.place).start, self._twin.numel()
+            self.storage.elements(self.place).cpu(), self.storage.interval(self.place).start, self._twin.numel()
         )
 
     def twin(self) -> torch.Tensor:
@@ -85,7 +85,7 @@ class Divided:
             f"{self.storage.prefix}.commit.{self.name}",
             repr(self.name),
             parts,
-            self.storage.elements(self.place)[:0],
+            self.storage.elements(self.place)[:0].cpu(),
             self._twin.numel(),
             self.storage.levels.everyone,
         )
@@ -160,9 +160,8 @@ class DividedParameter(torch.nn.Parameter):
 def divide(parameter: torch.nn.Parameter, divided: Divided) -> None:
     """Lets go the values of `parameter`, which are in parts now."""
     # What reads past the class, as compiled code does, gets no number that looks right.
-    nothing = torch.full((), float("nan"), dtype=parameter.dtype, device=parameter.device)
-    shape = parameter.shape
-    parameter.data = nothing.expand(shape)
+    nothing = parameter.new_full((), float("nan"))
+    parameter.data = nothing.expand(parameter.shape)
     changed: Any = parameter
     changed.__class__ = DividedParameter
     changed.rabit_divided = divided

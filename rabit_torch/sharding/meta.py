@@ -9,11 +9,17 @@ import torch
 from rabit import InvalidArgument, ProcessSet
 from rabit_torch.ops.collectives import broadcast_async_
 
-__all__ = ["give_values", "is_on_meta", "owners_of", "share_values"]
+__all__ = ["device_of_values", "give_values", "is_on_meta", "owners_of", "share_values"]
 
 
 def is_on_meta(model: torch.nn.Module) -> bool:
     return any(tensor.is_meta for tensor in _tensors(model.modules()))
+
+
+def device_of_values() -> torch.device:
+    """Where such a model gets its values: torch's default device if that is one of CUDA, else the CPU."""
+    default = torch.empty(0).device
+    return default if default.type == "cuda" else torch.device("cpu")
 
 
 def owners_of(model: torch.nn.Module, parameters: Iterable[torch.nn.Parameter]) -> list[torch.nn.Module]:
@@ -27,12 +33,13 @@ def owners_of(model: torch.nn.Module, parameters: Iterable[torch.nn.Parameter]) 
 
 
 def give_values(modules: Iterable[torch.nn.Module], is_first: bool) -> list[torch.Tensor]:
-    """Replaces tensors of `modules` that are on the meta device by tensors on the CPU; returns these.
+    """Replaces tensors of `modules` that are on the meta device by tensors with memory; returns these.
 
     is_first: their values are those of reset_parameters(); any otherwise. Parameters stay the objects that they are.
     Raises InvalidArgument for a module that has no reset_parameters.
     """
     given: list[torch.Tensor] = []
+    device = device_of_values()
     for module in modules:
         own = [tensor for tensor in _tensors([module]) if tensor.is_meta]
         if not own:
@@ -45,13 +52,13 @@ def give_values(modules: Iterable[torch.nn.Module], is_first: bool) -> list[torc
             )
         for parameter in module.parameters(recurse=False):
             if parameter.is_meta:
-                values = torch.empty_like(parameter, device="cpu")
+                values = torch.empty_like(parameter, device=device)
                 made = torch.nn.Parameter(values, requires_grad=parameter.requires_grad)
                 torch.utils.swap_tensors(parameter, made)  # type: ignore[no-untyped-call]
                 given.append(parameter)
         for name, buffer in module.named_buffers(recurse=False):
             if buffer.is_meta:
-                kept = torch.zeros_like(buffer, device="cpu")
+                kept = torch.zeros_like(buffer, device=device)
                 module._buffers[name] = kept
                 given.append(kept)
         if is_first:

@@ -33,7 +33,13 @@ from rabit_torch.sharding.divided import DividedValues, without_values
 from rabit_torch.sharding.flats import PartStorage
 from rabit_torch.sharding.gathers import Gathers, Unit
 from rabit_torch.sharding.guarded import Divided, DividedParameter, divide
-from rabit_torch.sharding.meta import give_values, is_on_meta, owners_of, share_values
+from rabit_torch.sharding.meta import (
+    device_of_values,
+    give_values,
+    is_on_meta,
+    owners_of,
+    share_values,
+)
 from rabit_torch.sharding.parts_on_disk import DiskStorage, made_tier, step_bytes
 from rabit_torch.sharding.sizes import Sizes
 from rabit_torch.sharding.slots import give_back_pages, return_large_blocks
@@ -75,18 +81,20 @@ def shard(
     and until the next step: each also keeps a part of what the first gather has given. offload: "disk:PATH" keeps the
     parts, and the state of the optimizer, in files of a folder of this host: a rank reads its part ahead of each
     gather, and has it in memory for that time alone. Neither goes with "pull".
+    A model on a CUDA device has parts and units there, and takes neither "pull" nor offload.
 
     Blocks until every rank calls it. Raises InvalidArgument for a model that is divided already, that is not on the
-    CPU, or in which no tensor is large enough; Mismatch if the models of the ranks differ. Passes and steps raise
-    IntegrityError where a file differs from what was written.
+    CPU or on one CUDA device, or in which no tensor is large enough; Mismatch if the models of the ranks differ. Passes
+    and steps raise IntegrityError where a file differs from what was written.
 
     A model on the meta device gets its values here, unit by unit, by reset_parameters() of its modules on the first
-    rank. Raises ResourceExhausted, before anything is allocated, where a host has not enough memory for it.
+    rank: on torch's default device if that is one of CUDA, else on the CPU, where it raises ResourceExhausted before
+    anything is allocated if a host has not enough memory for it.
     state_bytes: of the optimizer for each element, which are to fit too, or "disk" where they lie there;
     DistributedOptimizer(model=...) knows them.
     """
-    check_gather(gather, offload, backward_within)
-    _check(model)
+    device = _check(model)
+    check_gather(gather, offload, backward_within, device)
     kept = {
         "gather='pull'": gather == "pull",
         "within": within is not None or backward_within is not None,
@@ -103,7 +111,7 @@ def shard(
     if not joins:
         check_layouts(layout, process_set, prefix)
     size = _window(layout) if window is None else window
-    if is_on_meta(model) and not joins:
+    if is_on_meta(model) and device.type == "cpu" and not joins:
         sizes = Sizes(model, layout, 0 if state_bytes == "disk" else state_bytes, offload is not None, second)
         aside = 0
         if offload is not None or state_bytes == "disk":  # What comes from there; the state is that of Adam.
@@ -143,20 +151,28 @@ def _window(layout: FlatLayout) -> int:
     return max(2 * int(statistics.median(sizes)), max(sizes) * 3 // 2)
 
 
-def _check(model: torch.nn.Module) -> None:
+def _check(model: torch.nn.Module) -> torch.device:
+    """The device of a model that can be divided."""
     kind = type(model).__name__
     if not isinstance(model, torch.nn.Module):
         raise InvalidArgument(f"shard: model is {kind}; expected a torch.nn.Module")
+    found: dict[torch.device, str] = {}
     for name, parameter in model.named_parameters():
         if isinstance(parameter, DividedParameter):
             raise InvalidArgument(
                 f"shard: {name!r} of {kind} is divided already; shard a model once"
             )
-        if not (parameter.is_cpu or parameter.is_meta):
+        device = device_of_values() if parameter.is_meta else parameter.device
+        if device.type not in ("cpu", "cuda"):
             raise InvalidArgument(
-                f"shard: {name!r} of {kind} is on {parameter.device}; parameters are divided on the CPU. Move the "
-                "model there, or use shard='gradients'"
+                f"shard: {name!r} of {kind} is on {device}; parameters are divided on the CPU and on CUDA devices. "
+                "Move the model there, or use shard='gradients'"
             )
+        found.setdefault(device, name)
+    if len(found) > 1:
+        places = " and ".join(f"{name!r} is on {device}" for device, name in found.items())
+        raise InvalidArgument(f"shard: of {kind}, {places}. Move the model to one device")
+    return next(iter(found), torch.device("cpu"))
 
 
 def check_layouts(layout: FlatLayout, process_set: ProcessSet, prefix: str) -> None:
@@ -286,9 +302,9 @@ class _SavedTensors:
             self._entered.pop().__exit__(None, None, None)
 
     def _pack(self, tensor: torch.Tensor) -> Any:
-        address = tensor.untyped_storage().data_ptr()
+        address = tensor.data_ptr()
         for unit in self._gathers.units:
-            if unit.is_read and unit.address == address:
+            if unit.is_read and unit.holds(address):
                 return _Place(self._gathers, unit, tensor)
         return tensor, tensor._version
 

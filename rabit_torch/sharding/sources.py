@@ -173,8 +173,8 @@ class PulledSource:
             self._parts.meet()
 
 
-def check_gather(gather: str, offload: str | None, backward_within: Any) -> None:
-    """Raises InvalidArgument for a word that is not in GATHERS, and for what does not go with pulled values."""
+def check_gather(gather: str, offload: str | None, backward_within: Any, device: torch.device) -> None:
+    """Raises InvalidArgument for a word that is not in GATHERS, and for arguments that do not go together."""
     if gather not in GATHERS:
         raise rabit.InvalidArgument(
             f"shard: gather is {gather!r}; expected one of {', '.join(map(repr, GATHERS))}"
@@ -187,6 +187,12 @@ def check_gather(gather: str, offload: str | None, backward_within: Any) -> None
         raise rabit.InvalidArgument(
             f"shard: with gather='pull' a rank reads alone, and backward_within={backward_within!r} has the ranks of a "
             "group gather together. Leave one out"
+        )
+    if device.type != "cpu" and (gather == "pull" or offload is not None):
+        given = f"gather={gather!r}" if offload is None else f"offload={offload!r}"
+        raise rabit.InvalidArgument(
+            f"shard: {given} has the parts in host memory, and the model is on {device}. Leave it out, or move the "
+            "model to the CPU. DistributedOptimizer(offload=...) keeps the optimizer's state on the host or on disk"
         )
 
 

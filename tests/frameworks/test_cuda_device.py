@@ -244,6 +244,62 @@ report([wrong, ("nccl.hierarchical", "route_rule") in routes])
 
 
 @pytest.mark.parametrize("backend", ["builtin", "nccl"])
+def test_a_model_in_parts_trains_on_a_device(on_ranks, backend):
+    """Kernels are late: torch gives the memory of a unit to the next one before they have read it."""
+    ranks = min(2, torch.cuda.device_count()) if backend == "nccl" else 2
+    results = on_ranks(
+        ranks,
+        (NCCL if backend == "nccl" else "")
+        + HEAD
+        + """
+from rabit_torch import sharding
+
+
+class Late(torch.nn.Linear):
+    def forward(self, hidden):
+        if hidden.is_cuda:
+            torch.cuda._sleep(10_000_000)  # about 5 ms
+        return super().forward(hidden).tanh()
+
+
+def train(where, built="cpu", **options):
+    torch.manual_seed(3)
+    with torch.device(built):
+        model = torch.nn.Sequential(*(Late(300, 300) for _ in range(6)), torch.nn.Linear(300, 4))
+    if built == "cpu":
+        model.to(where)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    with torch.device(where):
+        sharding.shard(model, keep=300)
+    optimizer = rabit.DistributedOptimizer(
+        optimizer, model.named_parameters(), shard="parameters", model=model, **options
+    )
+    generator = torch.Generator().manual_seed(rank)
+    kept = []
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(torch.randn(32, 300, generator=generator).to(where)).pow(2).mean().backward()
+        optimizer.step()
+        kept.append(torch.cuda.memory_allocated())
+    assert kept[-1] <= kept[2], kept
+    assert {each.device for each in model.parameters()} == {torch.device(where)}
+    with sharding.gathered(model):
+        return torch.cat([each.detach().cpu().flatten() for each in model.parameters()])
+
+
+here = train("cpu")
+found = [train(device), train(device, offload="cpu")]
+train(device, "meta")
+report([[float((here - there).abs().max()) for there in found], rabit.allgather_object(found[0].sum().item())])
+""",
+    )
+
+    for differences, sums in results:
+        assert max(differences) < 1e-4
+        assert len(set(sums)) == 1
+
+
+@pytest.mark.parametrize("backend", ["builtin", "nccl"])
 def test_the_host_does_not_wait_for_the_device(on_ranks, backend):
     """Of what comes after a wait only the streams know, and results are right all the same."""
     results = on_ranks(

@@ -15,6 +15,8 @@ import torch
 from support.emulated_cuda import Driver
 from torch.utils._pytree import tree_map
 
+from rabit_torch.sharding.guarded import DividedParameter
+
 driver = Driver(os.environ["EMULATED_CUDA"])
 _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
 
@@ -100,7 +102,7 @@ class Cuda(torch.Tensor):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        return torch.device("cuda", self._own.device)
+        return torch.device("cuda", _memory[self.inside.untyped_storage().data_ptr()].device)
 
     is_cuda = property(lambda self: True)  # type: ignore[assignment]
     is_cpu = property(lambda self: False)  # type: ignore[assignment]
@@ -170,7 +172,7 @@ def to_device(module: torch.nn.Module, device: int = 0) -> torch.nn.Module:
     return module
 
 
-_to, _zeros = torch.Tensor.to, torch.zeros
+_to = torch.Tensor.to
 
 
 def _moved(tensor: torch.Tensor, *args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
@@ -187,15 +189,33 @@ def _moved(tensor: torch.Tensor, *args: Any, device: Any = None, **kwargs: Any) 
     return converted if converted.is_cuda else on_device(converted, device.index or 0)
 
 
-def _made_zeros(*args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
-    """torch.zeros, likewise."""
-    if device is None or torch.device(device).type != "cuda":
-        return _zeros(*args, **kwargs, device=device)
-    return on_device(_zeros(*args, **kwargs), torch.device(device).index or 0)
+def _making(make: Any) -> Any:
+    """A function of torch that makes tensors, likewise."""
+
+    def made(*args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
+        if device is None or torch.device(device).type != "cuda":
+            found: torch.Tensor = make(*args, **kwargs, device=device)
+            return found
+        return on_device(make(*args, **kwargs, device="cpu"), torch.device(device).index or 0)
+
+    return made
 
 
+torch.utils._device._device_constructors()  # `with torch.device(...)` keeps the functions that it finds first.
 torch.Tensor.to = _moved  # type: ignore[assignment, method-assign]
-torch.zeros = _made_zeros  # type: ignore[assignment]
+for name in ("zeros", "empty", "zeros_like", "empty_like"):
+    setattr(torch, name, _making(getattr(torch, name)))
+
+
+def _asks(name: str) -> Any:
+    """What a parameter in parts, which is no Cuda any more, says of its device."""
+    of_host = getattr(torch.Tensor, name)
+    of_device = vars(Cuda)[name]
+    return property(lambda self: (of_device if "inside" in vars(self) else of_host).__get__(self))
+
+
+for name in ("device", "is_cuda", "is_cpu"):
+    setattr(DividedParameter, name, _asks(name))
 
 
 class _Stream:
