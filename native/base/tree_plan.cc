@@ -46,7 +46,32 @@ std::optional<int64_t> NumberIn(std::string_view word) {
   return value;
 }
 
+// A parent is nearer to the root than the member that has it, and so is its part: the parts form a
+// tree whatever the ranks of each do.
+std::vector<int> ParentsBetween(const std::vector<int>& parents, std::span<const int> part_of,
+                                int parts) {
+  std::vector<int> between(static_cast<size_t>(parts), -1);
+  std::vector<int64_t> nearest(between.size(), std::numeric_limits<int64_t>::max());
+  for (size_t position = 0; position < parents.size(); ++position) {
+    const auto part = static_cast<size_t>(part_of[position]);
+    const int64_t hops = HopsToRoot(parents, static_cast<int>(position));
+    if (hops >= nearest[part]) continue;
+    nearest[part] = hops;
+    between[part] = hops == 0 ? -1 : part_of[static_cast<size_t>(parents[position])];
+  }
+  return between;
+}
+
 }  // namespace
+
+int64_t HopsToRoot(const std::vector<int>& parents, int position) {
+  int64_t hops = 0;
+  if (parents.empty()) return hops;
+  for (int at = position; parents[static_cast<size_t>(at)] >= 0; ++hops) {
+    at = parents[static_cast<size_t>(at)];
+  }
+  return hops;
+}
 
 class TreePlanParser {
  public:
@@ -180,6 +205,27 @@ class TreePlanParser {
 
 Result<std::shared_ptr<const TreePlan>> TreePlan::Parse(std::string_view text, int size) {
   return TreePlanParser(size).Run(text);
+}
+
+std::shared_ptr<const TreePlan> TreePlan::Between(std::span<const int> part_of, int parts) const {
+  auto between = std::make_shared<TreePlan>();
+  between->size_ = parts;
+  between->bytes_min_ = bytes_min_;
+  between->pipeline_bytes_ = pipeline_bytes_;
+  between->wide_sums_ = wide_sums_;
+  for (const int position : order_) {
+    const int part = part_of[static_cast<size_t>(position)];
+    const auto found = std::find(between->order_.begin(), between->order_.end(), part);
+    if (found == between->order_.end()) between->order_.push_back(part);
+  }
+  if (!Has(Kind::kAllreduce, 0)) return between;
+  auto& trees = between->trees_[static_cast<size_t>(Kind::kAllreduce)].emplace_back();
+  for (const PlannedTree& tree : Trees(Kind::kAllreduce, 0)) {
+    trees.push_back({part_of[static_cast<size_t>(tree.root)], tree.weight,
+                     ParentsBetween(tree.up, part_of, parts),
+                     ParentsBetween(tree.down, part_of, parts)});
+  }
+  return between;
 }
 
 bool TreePlan::Has(Kind kind, int root) const {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -20,6 +21,9 @@ struct PlannedTree {
   std::vector<int> down;  // parents of the tree that sends the result; empty: it stays at the root
 };
 
+// Of a tree; 0 of one that is empty.
+int64_t HopsToRoot(const std::vector<int>& parents, int position);
+
 // Constant, equal on all ranks of the group.
 class TreePlan {
  public:
@@ -35,6 +39,11 @@ class TreePlan {
   //
   // with N parents, or ranks, each.  kInvalidArgument names the line and what is wrong with it.
   static Result<std::shared_ptr<const TreePlan>> Parse(std::string_view text, int size);
+
+  // The order, and the trees of allreduces, between parts of the group, such as its hosts.
+  // `part_of`: the part of each position.  Each of the `parts` has members; the one nearest to the
+  // root says where the part hangs.
+  std::shared_ptr<const TreePlan> Between(std::span<const int> part_of, int parts) const;
 
   // Whether there are trees for this.  `root`: a position, of kinds that have one.
   bool Has(Kind kind, int root) const;

@@ -47,15 +47,6 @@ Neighbours NeighboursOf(const std::vector<int>& parents, int rank) {
   return found;
 }
 
-int64_t HopsToRoot(const std::vector<int>& parents, int rank) {
-  int64_t hops = 0;
-  if (parents.empty()) return hops;
-  for (int at = rank; parents[static_cast<size_t>(at)] >= 0; ++hops) {
-    at = parents[static_cast<size_t>(at)];
-  }
-  return hops;
-}
-
 // How many chunks later a rank turns to a result than to its contribution: later than its parent,
 // which would wait for it otherwise, and so late that the result is there.
 int64_t LagOf(const PlannedTree& tree, int rank) {

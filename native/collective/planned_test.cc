@@ -174,6 +174,36 @@ TEST(Planned, collectives_along_random_trees_are_right) {
   }
 }
 
+// Whatever the ranks of a part do in the trees: parts need not hang together.
+TEST(Planned, between_parts_of_a_group_a_plan_is_one_of_the_parts) {
+  Random random(10);
+  for (int size = 2; size <= 8; ++size) {
+    for (int parts = 2; parts <= size; ++parts) {
+      std::vector<int> part_of(static_cast<size_t>(size));
+      for (int rank = 0; rank < size; ++rank) {
+        part_of[static_cast<size_t>(rank)] = rank < parts ? rank : Below(random, parts);
+      }
+      std::shuffle(part_of.begin(), part_of.end(), random);
+      const auto plan = Parsed(RandomPlan(random, size, 2), size)->Between(part_of, parts);
+      EXPECT_EQ(plan->size(), parts);
+      EXPECT_FALSE(plan->Has(Kind::kBroadcast, 0));
+      OnRanks(parts, [&](const CollectiveCall& call) {
+        std::vector<float> values = InputOf(call.rank(), 10'001);
+        EXPECT_OK(PlannedAllreduce(call, *plan, ViewOf(values), ReduceOp::kSum, {}));
+        for (int64_t i = 0; i < 10'001; i += 13) {
+          EXPECT_EQ(values[static_cast<size_t>(i)], SumOf(parts, i));
+        }
+      });
+    }
+  }
+}
+
+TEST(Planned, between_hosts_a_plan_has_the_order_of_the_hosts) {
+  const auto plan = Parsed("size 5\norder 4 1 0 3 2\n", 5)->Between(std::vector{0, 1, 2, 1, 0}, 3);
+  EXPECT_TRUE(plan->order() == (std::vector{0, 1, 2}));
+  EXPECT_FALSE(plan->Has(Kind::kAllreduce, 0));
+}
+
 TEST(Planned, long_pipelines_are_right) {
   Random random(8);
   for (const int size : {3, 8}) {

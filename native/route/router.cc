@@ -158,10 +158,16 @@ Route Router::OverServers(const Work& work, Load load, const Group& group, const
 
 Route Router::OverNccl(const Work& work, Load load, const Group& group, const Wish& wish) const {
   const NcclRows& nccl = *options_.nccl;
-  const bool wants_hierarchy =
-      wish.algorithm == kHierarchicalAlgorithm && work.kind == Kind::kAllreduce;
-  if (nccl.Runs(work) && wants_hierarchy && nccl.hierarchy >= 0 && HostsOf(group) > 1) {
-    return {nccl.backend, nccl.hierarchy, kHierarchicalAlgorithm, wish.row};
+  const bool has_hierarchy =
+      work.kind == Kind::kAllreduce && nccl.hierarchy >= 0 && HostsOf(group) > 1;
+  if (nccl.Runs(work) && has_hierarchy && wish.algorithm != kLibraryAlgorithm) {
+    // NCCL between the hosts would take its own way.  An element takes a rank of its host by its
+    // place in the bucket, which may differ in the next run.
+    const bool is_planned = !options_.is_deterministic && FollowsPlan(work, load.bytes, group);
+    if (is_planned || wish.algorithm == kHierarchicalAlgorithm) {
+      return {nccl.backend, nccl.hierarchy, is_planned ? kPlanAlgorithm : kHierarchicalAlgorithm,
+              wish.row.empty() ? "plan" : wish.row};
+    }
   }
   if (nccl.Runs(work)) {
     return {nccl.backend, nccl.executor, kLibraryAlgorithm, wish.row.empty() ? "device" : wish.row};

@@ -39,7 +39,7 @@ struct RouterOptions {
 //   route_table      the same, measured before
 //   mpi_collectives  the MPI library's own functions, in a job that uses them
 //   user_rule        what the user has said of the algorithm for this kind and size
-//   plan             the trees of the group's plan (base/tree_plan.h)
+//   plan             the trees of the group's plan (base/tree_plan.h); with NCCL, between the hosts
 //   hosts            which ranks share a host
 //   size             the number of bytes
 //   link_model       the cheapest by what the links cost

@@ -475,6 +475,44 @@ TEST(Router, a_rule_takes_nccl_inside_the_hosts_alone) {
   EXPECT_EQ(Take(options, Of(Kind::kAllreduce), large).executor, 0);
 }
 
+// NCCL would take its own way between them.
+TEST(Router, what_follows_a_plan_leaves_nccl_inside_the_hosts) {
+  RouterOptions options = On({0, 0, 1, 1});
+  options.nccl = NcclRows{.backend = 1, .executor = 1, .hierarchy = 2, .is_default = true};
+  Group world = World();
+  auto plan = TreePlan::Parse(
+      "size 4\nbytes_min 1000\nallreduce 0 1 up -1 0 0 2 down -1 0 0 2\nbroadcast 0 1 down -1 0 0 2\n",
+      4);
+  ASSERT_OK(plan);
+  world.plan = std::move(plan).value();
+  const Load large{1 << 20};
+  const auto text = [&](const Work& work, Load load) {
+    return Text(Take(options, work, load, world));
+  };
+  const auto routed = [&](const char* route) {
+    const std::vector<std::string> backends = {"builtin", "nccl"};
+    auto rules = RouteRules::Parse("route", route, {backends, false});
+    EXPECT_OK(rules);
+    options.routes = std::move(rules).value();
+    return text(OnGpu(Kind::kAllreduce), large);
+  };
+
+  EXPECT_EQ(text(OnGpu(Kind::kAllreduce), large), "2 plan plan");
+  EXPECT_EQ(text(OnGpu(Kind::kAllreduce), {999}), "1 library device");
+  EXPECT_EQ(text(OnGpu(Kind::kAllreduce, DType::kBfloat16), large), "1 library device");
+  EXPECT_EQ(text(OnGpu(Kind::kBroadcast), large), "1 library device");
+  EXPECT_EQ(text(Of(Kind::kAllreduce), large), "0 plan plan");
+  EXPECT_EQ(routed("allreduce:nccl"), "2 plan route_rule");
+  EXPECT_EQ(routed("allreduce:nccl/hierarchical"), "2 plan route_rule");
+  EXPECT_EQ(text(OnGpu(Kind::kAllreduce), {999}), "2 hierarchical route_rule");
+  EXPECT_EQ(routed("allreduce:nccl/library"), "1 library route_rule");
+  options.is_deterministic = true;
+  EXPECT_EQ(routed("allreduce:nccl"), "1 library route_rule");
+  options.is_deterministic = false;
+  options.topology = On({0, 0, 0, 0}).topology;
+  EXPECT_EQ(routed("allreduce:nccl"), "1 library route_rule");
+}
+
 // A backend of several executors moves the places of those behind it.
 TEST(Router, a_backend_has_its_name_wherever_it_runs) {
   RouterOptions options = On({0, 0});

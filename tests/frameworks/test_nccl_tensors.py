@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from support import emulated_cuda
+from support.topologies import star
+
+from rabit.planner import Plan
+from rabit.planner.document import described
 
 pytestmark = pytest.mark.skipif(bool(emulated_cuda.MISSING), reason=emulated_cuda.MISSING)
 
@@ -70,6 +76,57 @@ report([[each[-1].item() for each in drawn], [each.cpu()[-1].item() for each in 
     assert averages == (averages[0],) * 3 and sums == (sums[0],) * 3  # the same bits
     assert ["allreduce", "nccl.hierarchical", "hierarchical", "route_rule"] in routes[0]
     assert ["broadcast", "nccl", "library", "device"] in routes[0]
+
+
+def test_a_plan_of_the_hosts_is_followed_between_them_until_it_is_taken_back(on_devices, tmp_path):
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(described(Plan(star(5, 10, 10)))))
+    results = on_devices(
+        5,
+        """
+import hashlib
+from rabit.engine.current import current_engine
+from rabit.planned import follow_plan
+rabit.shutdown()
+host = "h" + "01120"[rank]
+os.environ["RABIT_HOST_KEY"] = os.environ["NCCL_HOSTID"] = host
+rabit.init()
+engine = current_engine()
+torch.manual_seed(rank)
+drawn, device = torch.randn(300_001), int("00101"[rank])
+mine = on_device(drawn, device)
+total = lambda: rabit.allreduce(mine, op=rabit.Sum, name="sum").cpu()
+try:
+    follow_plan(engine, os.environ["PLAN_HERE"], host.replace("h2", "node7"))
+    refused = ""
+except rabit.RabitError as error:
+    refused = str(error)
+total()
+follow_plan(engine, os.environ["PLAN_HERE"], host)
+sums = [total() for _ in range(2)]
+engine.set_plan("")
+total()
+statistics = rabit.statistics()
+routes = [
+    [each["backend"], each["algorithm"], each["row"]]
+    for each in statistics["routes"] if each["kind"] == "allreduce"
+]
+bits = [hashlib.sha256(each.numpy()).hexdigest() for each in sums]
+# The last one may be on its way yet.
+watched = statistics["totals"]["wire_bytes"] >= 3 * drawn.nbytes and statistics["communication_us"] > 0
+report([drawn[-1].item(), sums[0][-1].item(), bits, refused, routes, watched])
+""",
+        "nccl",
+        PLAN_HERE=str(path),
+    )
+
+    drawn, sums, bits, refused, routes, watched = zip(*results, strict=True)
+    assert sums[0] == pytest.approx(sum(drawn), abs=1e-5)
+    assert len({text for of_rank in bits for text in of_rank}) == 1
+    for text in refused:
+        assert "the job has node7, which it does not name; it names h2, where no rank runs" in text
+    assert sorted(routes[0]) == [["nccl", "library", "device"], ["nccl.hierarchical", "plan", "plan"]]
+    assert all(watched)  # by which the plan of RABIT_PLAN=auto is judged
 
 
 def test_a_process_set_names_it(on_devices):

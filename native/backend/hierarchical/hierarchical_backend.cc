@@ -6,10 +6,12 @@
 
 #include "backend/on_stream.h"
 #include "base/check.h"
+#include "base/tree_plan.h"
 #include "collective/allreduce.h"
 #include "collective/chunks.h"
 #include "collective/hosts.h"
 #include "collective/neighbourhood.h"
+#include "collective/planned.h"
 
 namespace rabit {
 namespace {
@@ -33,18 +35,33 @@ Group RanksAt(const Group& group, const Group& positions) {
   return ranks;
 }
 
+// The ranks with this one's part on every host, with what the plan of the group says of the hosts.
+Group Across(const Group& group, std::span<const int> host_of, const Neighbourhood& found) {
+  Group across = RanksAt(group, found.across);
+  if (group.plan == nullptr || !across.is_member()) return across;
+  std::map<int, int> place_of;
+  for (const int position : found.across.ranks) {
+    const auto place = static_cast<int>(place_of.size());
+    place_of[host_of[static_cast<size_t>(position)]] = place;
+  }
+  std::vector<int> places;
+  for (const int host : host_of) places.push_back(place_of[host]);
+  across.plan = group.plan->Between(places, across.size());
+  return across;
+}
+
 }  // namespace
 
 // One allreduce on its way.
 class HierarchicalBackend::Exchange {
  public:
-  Exchange(HierarchicalBackend& backend, const LaneContext& lane, const Neighbourhood& found,
-           const TensorView& in_out, ReduceOp op)
+  Exchange(HierarchicalBackend& backend, const LaneContext& lane, std::span<const int> host_of,
+           const Neighbourhood& found, const TensorView& in_out, ReduceOp op)
       : backend_(backend),
         lane_(lane),
         found_(found),
         local_(RanksAt(lane.group, found.local)),
-        across_(RanksAt(lane.group, found.across)),
+        across_(Across(lane.group, host_of, found)),
         elements_(in_out),
         whole_{0, in_out.count},
         piece_count_(PieceCountFor(in_out, backend.parts_.piece_bytes, found.shares)),
@@ -134,9 +151,12 @@ class HierarchicalBackend::Exchange {
     const TensorView image{piece.image, piece.mine.count(), elements_.dtype(), {}};
     LaneContext context = Within(across_, nullptr);
     const auto bytes = static_cast<int64_t>(image.bytes());
-    context.algorithm = ChooseAllreduceAlgorithm(backend_.parts_.link, across_.size(), bytes,
-                                                 WantsRankOrder(elements_.dtype(), op_))
-                            .name;
+    context.algorithm = lane_.algorithm;
+    if (lane_.algorithm != kPlanAlgorithm) {
+      context.algorithm = ChooseAllreduceAlgorithm(backend_.parts_.link, across_.size(), bytes,
+                                                   WantsRankOrder(elements_.dtype(), op_))
+                              .name;
+    }
     RABIT_RETURN_IF_ERROR(
         backend_.parts_.between.Allreduce(context, image, op_).Wait(lane_.deadline));
     backend_.pieces_ += 1;
@@ -186,10 +206,10 @@ Operation HierarchicalBackend::Allreduce(const LaneContext& lane, const TensorVi
   RABIT_CHECK(lane.place != nullptr, "a hierarchy of devices is given memory of the host");
   RABIT_RETURN_IF_ERROR(failure());
   if (in_out.count == 0) return Status();
-  const Neighbourhood found =
-      FindNeighbourhood(HostsOf(parts_.topology, lane.group), lane.group.my_index);
+  const std::vector<int> host_of = HostsOf(parts_.topology, lane.group);
+  const Neighbourhood found = FindNeighbourhood(host_of, lane.group.my_index);
   if (found.local.size() == lane.group.size()) return parts_.inside.Allreduce(lane, in_out, op);
-  const Status status = Exchange(*this, lane, found, in_out, op).Run();
+  const Status status = Exchange(*this, lane, host_of, found, in_out, op).Run();
   if (status.ok()) return status;
   const Status why = failure();  // what has made a call fail, if that is known
   return why.ok() ? status : why;
