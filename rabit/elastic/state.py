@@ -32,6 +32,7 @@ class State(abc.ABC):
 
     is_local = False
     _commits = 0  # of this process and of those from which it has taken its state
+    _was_reset = False  # The ranks have changed since this process made it.
     _updates: Updates | None = None  # while elastic.run calls a function with this state
 
     def __init__(self, replicas: int = 0) -> None:
@@ -47,6 +48,7 @@ class State(abc.ABC):
 
     def on_reset(self) -> None:
         """The ranks have changed: rank, size and engine are the new ones."""
+        self._was_reset = True
         self.reset()
         for callback in self._reset_callbacks:
             callback()
@@ -82,7 +84,8 @@ class State(abc.ABC):
         """Every rank takes the newest commit, from the lowest rank that has it.  Blocks.
 
         A rank that finished the last step before the loss may have committed it, and others not.  Where
-        parts are local all go back to the last commit that every rank has, and keep their own.
+        parts are local all go back to the last commit that every rank has, and keep their own; where a rank has not
+        finished the first of these calls, to what each has begun with.
         """
         if self._has_replicas() and not self.is_local:
             raise InvalidArgument(
@@ -94,12 +97,13 @@ class State(abc.ABC):
         counts = [peer.commits for peer in ranks]
         chosen = max(counts)
         if self.is_local and chosen >= 0:
-            chosen = min(number for number in counts if number >= 0)  # Newcomers have none.
+            chosen = min(peer.commits for peer in ranks if peer.commits >= 0 or peer.begins)  # Newcomers have none.
             if mine.commits > chosen:
                 self.step_back(mine.commits - chosen)
-                self._commits = chosen  # Also if what follows fails: its copies are of that commit.
+                # Also if what follows fails: its copies are of that commit.
+                self._commits, self._is_new = max(0, chosen), chosen < 0
             counts = [min(count, chosen) for count in counts]
-        has_own = self.is_local and mine.commits >= 0
+        has_own = self.is_local and chosen >= 0 and mine.commits >= 0
         if has_own:  # Else newcomers would get what the root has done since that commit.
             self.restore()
         self.broadcast(counts.index(chosen))
@@ -119,9 +123,10 @@ class State(abc.ABC):
         seat, is_heir = seat_now()
         kept = self._replicas.kept() if self._replicas is not None else frozenset()
         # What a process that comes has committed by itself is not a commit of the others.
-        has_none = self._commits == 0 or current_engine().config.joins
-        commits = -1 if self._is_new and has_none else self._commits
-        return Standing(commits, seat, is_heir, own_host(), kept)
+        joins = current_engine().config.joins
+        commits = -1 if self._is_new and (self._commits == 0 or joins) else self._commits
+        begins = commits < 0 and self._was_reset and not joins
+        return Standing(commits, seat, is_heir, own_host(), kept, begins)
 
     def _has_replicas(self) -> bool:
         """True in what can lose ranks and continue."""

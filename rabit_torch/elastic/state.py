@@ -54,7 +54,6 @@ class TorchState(ObjectState):
     """
 
     _kinds = (_Tensors(),)
-    _was_reset = False  # The ranks have changed since this process made it.
 
     def __init__(
         self,
@@ -135,10 +134,6 @@ class TorchState(ObjectState):
                     _take_commits(tensor, copy.deepcopy(kept))
         self._left = []
         super().take_own(has_own, values)
-
-    def reset(self) -> None:
-        super().reset()
-        self._was_reset = True
 
     def restore(self) -> None:
         assert self._saved is not None

@@ -122,6 +122,15 @@ def test_a_loss_before_there_are_copies_ends_a_job_that_has_loaded_a_state(rank_
     assert "are on no rank. Load on every rank what Checkpoint.restore gave it" in done.stderr
 
 
+def test_a_loss_in_the_last_exchange_of_the_first_meeting_keeps_the_parts_of_both_sides(rank_server, tmp_path):
+    script = SCRIPT.with_name("elastic_first_meeting.py")
+
+    done = launched(rank_server, tmp_path, script, ["--min-np", "2"], tmp_path)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {path.name: json.loads(path.read_text()) for path in tmp_path.glob("*.json")} == {"0.json": [], "1.json": []}
+
+
 def load_and_lose(rank_server, folder, size, flags, more):
     script = SCRIPT.with_name("elastic_loaded.py")
     return launched(rank_server, folder, script, ["-H", "localhost:2,127.0.0.2:1", *flags], folder, size, *more)

@@ -471,6 +471,33 @@ def test_a_newcomer_that_has_committed_before_takes_the_commit_of_the_others(kin
     assert run_ranks(3, fn) == [(steps, steps + 1)] * 3
 
 
+def test_a_loss_in_the_last_exchange_of_the_first_meeting_brings_all_to_what_they_began_with():
+    """One has finished, and the other has no commit: they would go on from different ones."""
+
+    def fn(engine):
+        state = ObjectState(step=0, own=engine.rank, per_rank=["own"])
+        take_own = state.take_own
+
+        def interrupted(*arguments):
+            take_own(*arguments)
+            raise rabit.PeerLost("rank 2 is gone", 2)
+
+        if engine.rank == 1:
+            state.take_own = interrupted
+        with contextlib.suppress(rabit.PeerLost):
+            state.sync()
+        state.step, state.own = 1, 10  # Not committed.
+        taken = []
+        state.take_own = lambda *of: (taken.append(of), take_own(*of))
+        state.restore()
+        state.on_reset()
+        state.sync()
+        state.commit()
+        return state.step, state.own, taken[0], state._commits
+
+    assert run_ranks(2, fn) == [(0, 0, (False, None), 1), (0, 1, (False, None), 1)]
+
+
 def test_a_rank_that_went_back_knows_it_when_another_one_is_lost_then():
     """The one that made it go back may be that other one."""
 

@@ -225,7 +225,7 @@ def test_a_state_without_own_parts_has_nothing_to_copy():
 def test_a_part_that_cannot_be_sent_ends_the_exchange_of_all():
     def body(engine):
         copies = Replicas(1)
-        copies.place([Standing(0, seat, False, "ab"[seat], frozenset()) for seat in range(2)])
+        copies.place([Standing(0, seat, False, "ab"[seat], frozenset(), False) for seat in range(2)])
         part = {"worker": [threading.Lock()]} if engine.rank == 1 else {"worker": []}
         with pytest.raises(rabit.RabitError) as error:
             copies.exchange(1, part)
