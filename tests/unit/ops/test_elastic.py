@@ -498,6 +498,21 @@ def test_a_loss_in_the_last_exchange_of_the_first_meeting_brings_all_to_what_the
     assert run_ranks(2, fn) == [(0, 0, (False, None), 1), (0, 1, (False, None), 1)]
 
 
+def test_newcomers_get_the_commit_and_not_what_the_root_has_done_since():
+    """As in an update of the hosts, where the ranks that stay do not go back before."""
+
+    def fn(engine):
+        state = ObjectState(step=0, own=engine.rank, per_rank=["own"])
+        if engine.rank < 2:
+            state.step = 1
+            state.commit()
+            state.step = 2
+        state.sync()
+        return state.step, state.own
+
+    assert run_ranks(3, fn) == [(1, 0), (1, 1), (1, 2)]
+
+
 def test_a_rank_that_went_back_knows_it_when_another_one_is_lost_then():
     """The one that made it go back may be that other one."""
 
