@@ -205,7 +205,10 @@ class Window:
         is_known = bool(found.causes) and found.causes[0].row.name == "raised"
         places = {(each["folder"], each["host"]): None for each in self._last.values()}
         again = [f"Its records are kept: `rabitrun doctor {folder}` on {host} reads them." for folder, host in places]
-        return [*([] if is_known else verdict_lines(found)), *again[:_FOLDERS_SHOWN_MAX]]
+        if len(again) > _FOLDERS_SHOWN_MAX:
+            left = len(again) - _FOLDERS_SHOWN_MAX
+            again[_FOLDERS_SHOWN_MAX:] = [f"Records are kept in {left} more {'folders' if left > 1 else 'folder'}."]
+        return [*([] if is_known else verdict_lines(found)), *again]
 
     # Clients.
 

@@ -16,6 +16,7 @@ import pytest
 from support.ports import listening_ports
 
 import rabit
+from rabit.launch.window import Window
 
 PACKAGE = str(Path(rabit.__file__).parents[1])
 HANGS = """
@@ -155,3 +156,19 @@ def test_the_agent_serves_the_numbers_of_its_ranks(tmp_path, start):
     assert len(steps) == 2 and all(line.endswith(" 3") for line in steps)
     job.process.terminate()
     job.wait()
+
+
+@pytest.mark.parametrize(("hosts", "more"), [(4, []), (5, ["1 more folder"]), (9, ["5 more folders"])])
+def test_a_verdict_says_of_how_many_folders_it_shows_some(hosts, more):
+    class NoFailures:
+        def failures(self):
+            return []
+
+    window = Window(NoFailures(), [], None, hosts, print)
+    for rank in range(hosts):
+        window.last_seen(rank, {"folder": f"/records/{rank}", "host": f"host{rank}"})
+
+    lines = [line for line in window.verdict() if "ecords are kept" in line]
+
+    assert [f"`rabitrun doctor /records/{rank}` on host{rank}" in lines[rank] for rank in range(4)] == [True] * 4
+    assert lines[4:] == [f"Records are kept in {text}." for text in more]
