@@ -354,7 +354,7 @@ def DistributedOptimizer(
 
     offload: with shard: "disk:PATH" keeps the optimizer's state, and what parameters in 16 bits have in float32, in
         files of a folder of this host, some megabytes in memory at a time. With "cpu" the state of parameters on a
-        device is in the memory of the host, and the optimizer steps there.
+        device is in the memory of the host, and the optimizer steps there; for those on the CPU it changes nothing.
     shard_within: with shard: "host" divides among the ranks of a host, a number among that many successive ranks;
         the other hosts or groups have copies of the parts, and average what they have. None: among all ranks.
     host_shared: with shard="optimizer" or "gradients": the ranks of a host have the parameters once, in memory that

@@ -38,7 +38,7 @@ def check_delay(after: int | None, stage: str, offload: str | None) -> None:
         warnings.warn(
             f"delay_after={after}: after {after} steps, an update is that of the gradients of the step before. A "
             "learning rate that is stable without may diverge: begin with half of it",
-            stacklevel=5,
+            stacklevel=6,  # of DistributedOptimizer's caller
         )
 
 

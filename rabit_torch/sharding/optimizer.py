@@ -6,6 +6,7 @@ Source: Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion 
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
@@ -329,6 +330,7 @@ def shard_optimizer(
     for storage in storages:
         storage.relay = relay
     states = _states(optimizer, parts, tier, delay_after)
+    _check_use(offload, stage, delay_after, parts)
     kind = type(optimizer)
     wrapped: Any = type(kind.__name__, (ShardedOptimizer, kind), {"__module__": kind.__module__})
     result = wrapped.__new__(wrapped)
@@ -360,6 +362,16 @@ def shard_optimizer(
     if rabit.default_engine().config.min_np:
         follow_default_engine(result._rabit_start_over)
     return result
+
+
+def _check_use(offload: str | None, stage: str, delay_after: int | None, places: list[Place]) -> None:
+    """Warns of an offload that changes nothing."""
+    if offload == "cpu" and delay_after is None and not copies_of(places) and rabit.rank() == 0:
+        warnings.warn(
+            f"offload='cpu' with shard={stage!r} changes nothing: the parameters are on the CPU, and so is the "
+            "optimizer's state. Move the model to a device before, or leave offload out",
+            stacklevel=6,  # of DistributedOptimizer's caller
+        )
 
 
 def _states(

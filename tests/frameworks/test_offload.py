@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from functools import partial
 
 import pytest
@@ -247,3 +248,22 @@ def test_bad_input_is_refused(tmp_path):
             wrap(shard="parameters", model=model, offload=f"disk:{tmp_path / 'other'}")
 
     run_ranks(1, run)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_offload_to_the_memory_in_which_parameters_are_has_a_warning(stage):
+    def run(engine):
+        model = torch.nn.Linear(8, 8)
+        options = {"model": sharding.shard(model, keep=0)} if stage == "parameters" else {}
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            optimizer = rabit_torch.DistributedOptimizer(
+                torch.optim.AdamW(model.parameters()), model.named_parameters(), shard=stage, offload="cpu", **options
+            )
+        model(torch.ones(1, 8)).sum().backward()
+        optimizer.step()
+        return [(each.filename, str(each.message)) for each in told]
+
+    (found,) = run_ranks(1, run)
+    assert [file for file, _ in found] == [__file__]
+    assert f"offload='cpu' with shard='{stage}' changes nothing: the parameters are on the CPU" in found[0][1]
