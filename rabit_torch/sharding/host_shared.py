@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 
+import rabit
 from rabit import InvalidArgument, ProcessSet
 from rabit.sharding import FlatLayout, HostMemory
 from rabit_torch.ops.collectives import alltoall_async, broadcast_async_
 from rabit_torch.sharding.flats import FlatStorage, Storage
 from rabit_torch.sharding.guarded import is_in_place
+from rabit_torch.sharding.meta import leave_meta, share_values
 from rabit_torch.tensors import METADATA_AND_GRADIENT, found_in
 
-__all__ = ["SharedParameter", "SharedStorage", "host_memory", "share_values"]
+__all__ = ["SharedParameter", "SharedStorage", "fill_meta", "host_memory", "share_flats"]
 
 _tensor: Any = torch.Tensor
 # With the same operands on every rank, any number of ranks may write them.
@@ -35,7 +37,49 @@ def host_memory(layout: FlatLayout, process_set: ProcessSet, prefix: str) -> Hos
     return HostMemory(sum(map(HostMemory.padded, sizes)), process_set, f"{prefix}.host")
 
 
-def share_values(memory: HostMemory, storages: Iterable[Storage]) -> None:
+def fill_meta(
+    names: Mapping[torch.Tensor, str],
+    trained: Mapping[torch.Tensor, str],
+    model: torch.nn.Module | None,
+    process_set: ProcessSet,
+    prefix: str,
+) -> None:
+    """Gives what `model` has on the meta device, but for `trained` parameters, memory and the first rank's values.
+
+    names: of parameters. Blocks until every rank calls it. Raises InvalidArgument on every rank if one has parameters
+    that cannot be in memory of the CPU, or has no `model` for those on the meta device, or is the first with such.
+    """
+    rest: dict[str, torch.Tensor] = {}
+    if model is not None:
+        found = [*model.named_parameters(), *model.named_buffers()]
+        rest = {name: tensor for name, tensor in found if tensor not in trained}
+    meta = [name for name, tensor in rest.items() if tensor.is_meta]
+    where = {name: tensor.device.type for tensor, name in names.items() if tensor.is_meta or tensor in trained}
+    refusal = _refusal_of_devices({**where, **dict.fromkeys(meta, "meta")}, process_set.rank() == 0, model is None)
+    told = rabit.allgather_object((refusal, meta), f"{prefix}.meta", process_set)
+    for text in filter(None, (text for text, _ in told)):
+        raise InvalidArgument(text)
+    wanted = [rest[name] for name in sorted({name for _, names in told for name in names})]
+    for tensor in wanted:
+        if tensor.is_meta:
+            leave_meta(tensor, torch.empty_like(tensor, device="cpu"))
+    share_values(wanted, process_set, prefix)
+
+
+def _refusal_of_devices(where: Mapping[str, str], is_first: bool, lacks_model: bool) -> str:
+    """Why tensors on these devices cannot be shared; empty: they can."""
+    for name, device in where.items():
+        what = f"host_shared: {name!r} on rank {rabit.rank()} is on {device}"
+        if device not in ("cpu", "meta"):
+            return f"{what}; ranks of a host share memory of the CPU. Move the model there, or leave host_shared out"
+        if device == "meta" and is_first:
+            return f"{what}, and all ranks get the values of this one, the first. Build the model on the CPU here"
+        if device == "meta" and lacks_model:
+            return f"{what}, where buffers of the model may be, too. Pass model=, so that they get values"
+    return ""
+
+
+def share_flats(memory: HostMemory, storages: Iterable[Storage]) -> None:
     """Gives all hosts the values of the first rank of all. Blocks until every rank calls it."""
     memory.begin_write()  # The first rank of each host has filled its memory.
     shared = [storage for storage in dict.fromkeys(storages) if isinstance(storage, SharedStorage)]
@@ -95,14 +139,12 @@ class SharedStorage(FlatStorage):
     def _take_values(self) -> None:
         for place, parameter in enumerate(self._parameters):
             view = self.view(self._values, place)
-            if not parameter.is_cpu:
-                raise InvalidArgument(
-                    f"host_shared: {self.flat.entries[place].name!r} is on {parameter.device}; ranks of a host share "
-                    "memory of the CPU. Move the model there, or leave host_shared out"
-                )
-            if self.memory.is_first:
-                view.copy_(parameter.detach())
-            parameter.data = view
+            if parameter.is_meta:
+                leave_meta(parameter, view)
+            else:
+                if self.memory.is_first:
+                    view.copy_(parameter.detach())
+                parameter.data = view
             if type(parameter) is torch.nn.Parameter:
                 changed: Any = parameter
                 changed.__class__ = SharedParameter

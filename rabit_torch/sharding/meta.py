@@ -9,7 +9,7 @@ import torch
 from rabit import InvalidArgument, ProcessSet
 from rabit_torch.ops.collectives import broadcast_async_
 
-__all__ = ["device_of_values", "give_values", "is_on_meta", "owners_of", "share_values"]
+__all__ = ["device_of_values", "give_values", "is_on_meta", "leave_meta", "owners_of", "share_values"]
 
 
 def is_on_meta(model: torch.nn.Module) -> bool:
@@ -52,9 +52,7 @@ def give_values(modules: Iterable[torch.nn.Module], is_first: bool) -> list[torc
             )
         for parameter in module.parameters(recurse=False):
             if parameter.is_meta:
-                values = torch.empty_like(parameter, device=device)
-                made = torch.nn.Parameter(values, requires_grad=parameter.requires_grad)
-                torch.utils.swap_tensors(parameter, made)  # type: ignore[no-untyped-call]
+                leave_meta(parameter, torch.empty_like(parameter, device=device))
                 given.append(parameter)
         for name, buffer in module.named_buffers(recurse=False):
             if buffer.is_meta:
@@ -64,6 +62,13 @@ def give_values(modules: Iterable[torch.nn.Module], is_first: bool) -> list[torc
         if is_first:
             reset()
     return given
+
+
+def leave_meta(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    """Moves a parameter or a buffer from the meta device to the memory of `values`; it stays the object that it is."""
+    is_parameter = isinstance(tensor, torch.nn.Parameter)
+    made = torch.nn.Parameter(values, requires_grad=tensor.requires_grad) if is_parameter else values
+    torch.utils.swap_tensors(tensor, made)  # type: ignore[no-untyped-call]
 
 
 def share_values(tensors: Iterable[torch.Tensor], process_set: ProcessSet, prefix: str) -> None:

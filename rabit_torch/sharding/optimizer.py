@@ -23,7 +23,7 @@ from rabit_torch.sharding.delayed import DelayedStates, check_delay
 from rabit_torch.sharding.divided import DividedGradient, divided_gradient
 from rabit_torch.sharding.flats import Backlog, FlatStorage, Storage
 from rabit_torch.sharding.gathers import Gathers
-from rabit_torch.sharding.host_shared import SharedStorage, host_memory, share_values
+from rabit_torch.sharding.host_shared import SharedStorage, fill_meta, host_memory, share_flats
 from rabit_torch.sharding.kept_state import KeptState, divide_again
 from rabit_torch.sharding.model import DividedModel, check_layouts, divided_model, shard
 from rabit_torch.sharding.offload import OffloadedStates
@@ -311,7 +311,7 @@ def shard_optimizer(
     return_large_blocks()
     state_bytes = check_elementwise(optimizer)
     trained, frozen = _parameters(optimizer, names)
-    divided = None if model is None else _divided(
+    divided = None if model is None or host_shared else _divided(
         model, trained, process_set, within, state_bytes if offload in (None, "cpu") else "disk"
     )
     tier = _tier_of_state(offload, None if divided is None else divided.tier, process_set)
@@ -319,9 +319,10 @@ def shard_optimizer(
     grouped = [[names[parameter] for parameter in group["params"]] for group in optimizer.param_groups]
     prefix = rabit.default_engine().next_name("sharded")
     is_scattered = stage != "optimizer"
-    sent = passes if is_scattered else 1
+    if host_shared:
+        fill_meta(names, trained, model, levels.everyone, prefix)
     places, host = _places(
-        optimizer, trained, divided, levels, prefix, sent, is_scattered, host_shared, offload is not None
+        optimizer, trained, divided, levels, prefix, passes, is_scattered, host_shared, offload is not None
     )
     _put_slices(optimizer, places)
     parts = list(places.values())
@@ -418,8 +419,11 @@ def _check_stage(stage: str, model: torch.nn.Module | None, host_shared: bool) -
             "host_shared has the parameters once per host, and with shard='parameters' each rank keeps only a part of "
             "them. Use shard='gradients' with host_shared, or leave host_shared out"
         )
-    if stage != "parameters" and model is not None:
-        raise InvalidArgument(f"model= is for shard='parameters', and shard is {stage!r}. Leave model out")
+    if stage != "parameters" and model is not None and not host_shared:
+        raise InvalidArgument(
+            "model= is for shard='parameters', and for host_shared where ranks have built the model on the meta "
+            f"device; shard is {stage!r}. Leave model out"
+        )
 
 
 def _divided(
@@ -472,6 +476,7 @@ def _places(
     is_offloaded: bool,
 ) -> tuple[dict[torch.Tensor, Place], HostMemory | None]:
     """Where each trained parameter lies, in the order of `trained`; and the memory of the host, if it is shared."""
+    passes = passes if is_scattered else 1  # whose gradients are sent
     parts: dict[torch.Tensor, Any] = {}
     if divided is not None:
         parts.update((each, found) for each, found in divided.divided.items() if each in trained)
@@ -490,7 +495,7 @@ def _places(
         where.update((parameter, (storage, place)) for place, parameter in enumerate(parameters))
         storage.backlog = backlog if is_scattered else None
     if host is not None:
-        share_values(host, [storage for storage, _ in where.values()])
+        share_flats(host, [storage for storage, _ in where.values()])
     for each, found in parts.items():
         found.storage.passes = passes
         found.storage.backlog = backlog

@@ -100,6 +100,71 @@ def test_state_may_lie_on_disk(tmp_path):
     check_equal(2, offload=f"disk:{tmp_path / 'state'}")
 
 
+class WithBuffers(torch.nn.Module):
+    """Tied weights, a frozen layer, buffers of several types, one of them not in its state_dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.into = torch.nn.Linear(33, 65)
+        self.norm = torch.nn.BatchNorm1d(65)
+        self.frozen = torch.nn.Linear(65, 65).requires_grad_(False)
+        self.back = torch.nn.Linear(65, 33)
+        self.back.weight = torch.nn.Parameter(self.into.weight.detach().t())
+        self.tied = torch.nn.Linear(33, 65)
+        self.tied.weight = self.into.weight
+        self.register_buffer("scales", torch.linspace(0.5, 1.5, 65), persistent=False)
+
+    def forward(self, inputs):
+        hidden = self.frozen(self.norm(self.into(inputs)) * self.scales)
+        return self.tied(self.back(torch.tanh(hidden)))
+
+
+torch.manual_seed(1)
+BUILT = WithBuffers()
+
+
+@pytest.mark.parametrize(("size", "hosts", "within"), [(2, 1, None), (4, 2, None), (4, 2, 2)])
+def test_ranks_but_the_first_may_build_on_the_meta_device(size, hosts, within):
+    def run(engine, on_meta):
+        on_host(engine, hosts)
+        with torch.device("meta" if on_meta and engine.rank else "cpu"):
+            model = copy.deepcopy(BUILT) if not on_meta or not engine.rank else WithBuffers()
+        before = {name: id(value) for name, value in model.named_parameters(remove_duplicate=False)}
+        optimizer = wrap(model, shard="gradients", shard_within=within, host_shared=True, model=model)
+        for step in range(4):
+            optimizer.zero_grad()
+            loss_of(model, engine.rank, step).backward()
+            optimizer.step()
+        optimizer.flush()
+        assert before == {name: id(value) for name, value in model.named_parameters(remove_duplicate=False)}
+        assert model.frozen.weight.requires_grad is False
+        return {name: value.clone() for name, value in [*model.named_parameters(), *model.named_buffers()]}
+
+    expected = run_ranks(size, partial(run, on_meta=False), deterministic=True)
+    for whole, found in zip(expected, run_ranks(size, partial(run, on_meta=True), deterministic=True), strict=True):
+        assert whole.keys() == found.keys()
+        for name, value in whole.items():
+            assert torch.equal(found[name], value), name
+
+
+@pytest.mark.parametrize(
+    ("meta_rank", "with_model", "says"),
+    [
+        (0, True, r"'into\.weight' on rank 0 is on meta, and all ranks get the values of this one, the first"),
+        (1, False, r"'into\.weight' on rank 1 is on meta, where buffers of the model may be, too\. Pass model="),
+    ],
+)
+def test_every_rank_refuses_what_would_have_no_values(meta_rank, with_model, says):
+    def run(engine):
+        on_host(engine, 1)
+        with torch.device("meta" if engine.rank == meta_rank else "cpu"):
+            model = WithBuffers()
+        with pytest.raises(InvalidArgument, match=says):
+            wrap(model, shard="gradients", host_shared=True, model=model if with_model else None)
+
+    run_ranks(2, run)
+
+
 def test_state_may_be_divided_inside_a_host():
     def run(engine, **options):
         on_host(engine, 2)
