@@ -33,6 +33,7 @@ class State(abc.ABC):
     is_local = False
     _commits = 0  # of this process and of those from which it has taken its state
     _was_reset = False  # The ranks have changed since this process made it.
+    _is_beginning = True  # Nothing has been committed yet: what is saved takes no other rank.
     _updates: Updates | None = None  # while elastic.run calls a function with this state
 
     def __init__(self, replicas: int = 0) -> None:
@@ -55,6 +56,7 @@ class State(abc.ABC):
 
     def commit(self) -> None:
         """From now on a loss goes back to this point.  Copies, and checks for updates of the hosts."""
+        self._is_beginning = False
         try:
             self.save()
         except InvalidArgument as error:
@@ -92,6 +94,8 @@ class State(abc.ABC):
                 f"{type(self).__name__}: replicas on rank {rank()}: there is nothing to copy, since every rank of this "
                 "state has all of it: it has no strategy and no per_rank values. Leave replicas out."
             )
+        if self._is_beginning and not self._was_reset:
+            self.save()  # The program may have loaded something since it made the state.
         mine = self._standing()
         ranks = allgather_object(mine, "rabit.elastic.commits")
         counts = [peer.commits for peer in ranks]
@@ -114,6 +118,7 @@ class State(abc.ABC):
                 self.take_left(self._replicas.left_over(chosen, ranks))
             self.take_own(has_own, taken)
         self._commits = max(0, chosen)
+        self._is_beginning = False
         self.save()
         self._is_new = False
         if self._has_replicas():

@@ -71,17 +71,15 @@ class TorchState(ObjectState):
         self.is_local = any(_has_strategy(each) or _is_divided(each) for each in self._tensors.values())
         for name, each in self._tensors.items():
             setattr(self, name, each)
-        self._is_made = False
         rest = {name: value for name, value in values.items() if name not in self._tensors}
         super().__init__(per_rank=per_rank, replicas=replicas, **rest)
-        self._is_made = True
 
     def _snapshot(self) -> dict[str, Any]:
-        # What is under way comes in first, on all ranks together: not where one of them makes its state.
+        # What is under way comes in first, on all ranks together: not where one of them begins.
         methods = {
             name: tensor.strategy_state_dict()
             for name, tensor in self._tensors.items()
-            if _has_strategy(tensor) and self._is_made
+            if _has_strategy(tensor) and not self._is_beginning
         }
         tensors = {name: tensor.state_dict() for name, tensor in self._tensors.items()}
         return {"tensors": tensors, "methods": methods, **super()._snapshot()}

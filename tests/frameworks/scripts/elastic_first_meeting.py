@@ -30,11 +30,11 @@ sharding.shard(model, keep=0)
 optimizer = rabit.DistributedOptimizer(
     torch.optim.AdamW(model.parameters()), model.named_parameters(), shard="parameters", model=model
 )
+state = elastic.TorchState(model, optimizer, step=0)
 moments = {key: expected[key].clone() for key in ("exp_avg", "exp_avg_sq")}
 options = optimizer.state_dict()["param_groups"]
 optimizer.load_state_dict({"state": {"weight": {**moments, "step": torch.tensor(5.0)}}, "param_groups": options})
 assert (optimizer.part(model.weight) is None) == (me == 2)
-state = elastic.TorchState(model, optimizer, step=0)
 take_own = state.take_own
 
 

@@ -498,6 +498,29 @@ def test_a_loss_in_the_last_exchange_of_the_first_meeting_brings_all_to_what_the
     assert run_ranks(2, fn) == [(0, 0, (False, None), 1), (0, 1, (False, None), 1)]
 
 
+def test_a_loss_in_the_first_meeting_leaves_what_was_loaded_after_making_the_state():
+    def fn(engine):
+        state = ObjectState(step=0, own=0, per_rank=["own"])
+        state.step, state.own = 7, 10 + engine.rank  # From a checkpoint.
+        broadcast = state.broadcast
+
+        def interrupted(root_rank):
+            broadcast(root_rank)
+            raise rabit.PeerLost("rank 2 is gone", 2)
+
+        state.broadcast = interrupted
+        with pytest.raises(rabit.PeerLost):
+            state.sync()
+        state.step, state.own = 1, 1
+        state.broadcast = broadcast
+        state.restore()
+        state.on_reset()
+        state.sync()
+        return state.step, state.own
+
+    assert run_ranks(2, fn) == [(7, 10), (7, 11)]
+
+
 def test_newcomers_get_the_commit_and_not_what_the_root_has_done_since():
     """As in an update of the hosts, where the ranks that stay do not go back before."""
 
