@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from support.emulated_cuda import Driver
+from torch.utils._device import _device_constructors
 from torch.utils._pytree import tree_map
 
 from rabit_torch.sharding.guarded import DividedParameter
@@ -201,7 +202,7 @@ def _making(make: Any) -> Any:
     return made
 
 
-torch.utils._device._device_constructors()  # `with torch.device(...)` keeps the functions that it finds first.
+_device_constructors()  # `with torch.device(...)` keeps the functions that it finds first.
 torch.Tensor.to = _moved  # type: ignore[assignment, method-assign]
 for name in ("zeros", "empty", "zeros_like", "empty_like"):
     setattr(torch, name, _making(getattr(torch, name)))
