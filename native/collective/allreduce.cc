@@ -1,6 +1,7 @@
 #include "collective/allreduce.h"
 
 #include "arithmetic/reduce.h"
+#include "base/measured.h"
 #include "collective/algorithms.h"
 #include "collective/cost.h"
 
@@ -46,6 +47,8 @@ const AllreduceAlgorithm* FindAllreduceAlgorithm(std::string_view name) {
   }
   return nullptr;
 }
+
+bool WantsRing(int size, int64_t bytes) { return size > 2 && bytes >= kRingPartBytesMin * size; }
 
 bool WantsRankOrder(DType dtype, ReduceOp op) {
   // Such types are rounded at each addition, so the order of the ranks is what makes the result

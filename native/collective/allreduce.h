@@ -43,6 +43,9 @@ const AllreduceAlgorithm* FindAllreduceAlgorithm(std::string_view name);  // nul
 const AllreduceAlgorithm& ChooseAllreduceAlgorithm(const LinkModel& link, int size, int64_t bytes,
                                                    bool is_rank_ordered);
 
+// Whether ranks that share no host pass so many bytes around a ring, where every link has one sender.
+bool WantsRing(int size, int64_t bytes);
+
 // Whether a reduction is for an algorithm that adds up at one place, in rank order: the others
 // round 16-bit floats, and what is left of an average, at every step.
 bool WantsRankOrder(DType dtype, ReduceOp op);

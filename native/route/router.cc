@@ -50,8 +50,7 @@ int Router::HostsOf(const Group& group) const {
 
 // More than two hosts with one rank of the group each, and enough bytes.
 bool Router::WantsRing(const Group& group, int64_t bytes) const {
-  if (group.size() <= 2 || bytes < kRingPartBytesMin * group.size()) return false;
-  return HostsOf(group) == group.size();
+  return rabit::WantsRing(group.size(), bytes) && HostsOf(group) == group.size();
 }
 
 // All on one host with fewer cores: what ranks could do at the same time they do in turns, and

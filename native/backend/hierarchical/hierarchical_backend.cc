@@ -151,12 +151,7 @@ class HierarchicalBackend::Exchange {
     const TensorView image{piece.image, piece.mine.count(), elements_.dtype(), {}};
     LaneContext context = Within(across_, nullptr);
     const auto bytes = static_cast<int64_t>(image.bytes());
-    context.algorithm = lane_.algorithm;
-    if (lane_.algorithm != kPlanAlgorithm) {
-      context.algorithm = ChooseAllreduceAlgorithm(backend_.parts_.link, across_.size(), bytes,
-                                                   WantsRankOrder(elements_.dtype(), op_))
-                              .name;
-    }
+    context.algorithm = AlgorithmBetween(bytes);
     RABIT_RETURN_IF_ERROR(
         backend_.parts_.between.Allreduce(context, image, op_).Wait(lane_.deadline));
     backend_.pieces_ += 1;
@@ -172,6 +167,14 @@ class HierarchicalBackend::Exchange {
         .Allgather(Within(local_, &place_), elements_.In(piece.mine), elements_.In(piece.whole),
                    bytes)
         .Wait(lane_.deadline);
+  }
+
+  std::string_view AlgorithmBetween(int64_t bytes) const {
+    if (lane_.algorithm == kPlanAlgorithm) return kPlanAlgorithm;
+    const bool is_rank_ordered = WantsRankOrder(elements_.dtype(), op_);
+    if (!is_rank_ordered && WantsRing(across_.size(), bytes)) return "ring";
+    return ChooseAllreduceAlgorithm(backend_.parts_.link, across_.size(), bytes, is_rank_ordered)
+        .name;
   }
 
   LaneContext Within(const Group& group, const DevicePlace* place) const {

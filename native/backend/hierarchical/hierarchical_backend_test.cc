@@ -154,7 +154,8 @@ std::vector<std::vector<T>> SumsOf(const std::vector<int>& host_of, size_t count
     const DeviceEvent event = MakeEvent(driver, rank).value();
     Group group = testing::WorldOf(size, rank);
     group.plan = plan;
-    const std::string_view algorithm = plan == nullptr ? "hierarchical" : kPlanAlgorithm;
+    const bool has_trees = plan != nullptr && plan->Has(Kind::kAllreduce, 0);
+    const std::string_view algorithm = has_trees ? kPlanAlgorithm : "hierarchical";
     const DevicePlace place{driver, rank, stream.get(), factor,
                             std::make_shared<PinnedPool>(how.pinned_bytes)};
     std::vector<T> values;
@@ -285,6 +286,16 @@ TEST(HierarchicalBackend, trees_of_a_plan_share_the_links_by_weight) {
                       {{2, 1}, kBytes / 4 * 3},
                       {{0, 2}, kBytes / 4},
                       {{2, 0}, kBytes / 4}}));
+}
+
+TEST(HierarchicalBackend, without_trees_hosts_pass_much_around_a_ring_in_the_order_of_the_plan) {
+  EmulatedTrouble trouble(9, 100);
+  constexpr int64_t kCount = 8 * 2 * 3 * (16 << 10) / sizeof(float);
+  constexpr int64_t kPassed = kCount * sizeof(float) / 3 * 4;  // two thirds, there and back
+  EXPECT_TRUE(BytesBetween({0, 0, 1, 1, 2, 2}, kCount, "") ==
+              (ByHost{{{0, 1}, kPassed}, {{1, 2}, kPassed}, {{2, 0}, kPassed}}));
+  EXPECT_TRUE(BytesBetween({0, 0, 1, 1, 2, 2}, kCount, "order 0 1 4 5 2 3\n") ==
+              (ByHost{{{0, 2}, kPassed}, {{2, 1}, kPassed}, {{1, 0}, kPassed}}));
 }
 
 TEST(HierarchicalBackend, sums_along_a_plan_have_the_same_bits_on_all_ranks_and_in_each_run) {
