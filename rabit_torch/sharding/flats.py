@@ -77,6 +77,7 @@ class Storage(ABC):
         self.flat = flat
         self._parameters = parameters
         self._dtype = parameters[0].dtype
+        self.device = parameters[0].device
         self._shape = (flat.rows, layout.block)
         self.strides = [_dense_strides(parameter) for parameter in parameters]
         self.passes = passes
@@ -266,11 +267,6 @@ class Storage(ABC):
         )
         (handle,) = engine_for_work().submit((request,))
         return handle
-
-    @property
-    def device(self) -> torch.device:
-        """Of the parameters, their gradients and their parts in memory."""
-        return self._parameters[0].device
 
     @property
     def bytes(self) -> int:
