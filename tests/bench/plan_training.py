@@ -88,14 +88,16 @@ def changing_rank(o: Any) -> tuple[list[float], dict[str, Any]]:
     return taken, json.loads(json.dumps(report))
 
 
-@case(network=choice("racks"), ways=words("off,plan,ddp-gloo"), hosts=4, mbit=50.0, sizes=sizes("4M"), rho=1.0, steps=8,
-      shape=choice("vgg", "resnet", "lm"))  # fmt: skip
+@case(network=choice("racks"), ways=words("off,plan,next-off,next-plan,ddp-gloo"), hosts=4, mbit=50.0,
+      sizes=sizes("4M"), rho=1.0, steps=8, shape=choice("vgg", "resnet", "lm"))  # fmt: skip
 def plan_training(o: Any) -> bool:
     """Steps of DistributedOptimizer on two racks with a thin link, with a plan and without, next to DDP on gloo.
 
-    The ways stage3-off and stage3-plan divide parameters, gradients and the optimizer's state among the ranks.
-    Layers are emulated: they take time and no processor, parameters and hooks are real. rho: the time that the exchange
-    of all gradients takes at the planner's optimum, over that of the computation.
+    The ways next-off and next-plan let gradients travel during the next forward pass, too; stage3-off and stage3-plan
+    divide parameters, gradients and the optimizer's state among the ranks. Layers are emulated: they take time and no
+    processor, parameters and hooks are real. rho: the time that the exchange of all gradients takes at the planner's
+    optimum, over that of the computation. floor: what a step takes at the least where links carry their nominal rate
+    and the backward pass begins with all gradients, along the plan or around a ring, as of gloo.
     """
     from schedule_shapes import scaled
 
@@ -110,6 +112,11 @@ def plan_training(o: Any) -> bool:
     exchange = o.sizes[0] * 8 / (float(plan.allreduce) * 1e6)
     layers = scaled(o.shape, exchange / o.rho, o.sizes[0], o.hosts)
     o.layers = [[layer.forward, layer.backward, layer.bytes] for layer in layers]
+    forward, computation = sum(layer.forward for layer in layers), exchange / o.rho
+    around = o.sizes[0] * 8 / (float(plan.ring()) * 1e6)
+    floors = {way: max(computation, took) if way.startswith("next") else max(computation, forward + took)
+              for way in o.ways if not way.startswith("stage3")
+              for took in [exchange if way.endswith("plan") else around]}  # fmt: skip
     times: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder, build_network(network) as lab:
         path = Path(folder) / "plan.json"
@@ -118,10 +125,13 @@ def plan_training(o: Any) -> bool:
             o.way, o.plan = way, str(path) if way.endswith("plan") else "off"
             moments = on_ranks(training_rank, o, o.hosts, run=shaped_links.in_lab(lab, timeout=600))
             times[way] = median(shaped_links.step_times([[rank] for rank in moments]))
-    print(f"computation {exchange / o.rho:.2f} s, exchange at the optimum {exchange:.2f} s")
-    table(["", "step", "off / it", "gloo / it"],
-          [[way, f"{taken:.3f} s", times.get("off", taken) / taken, times.get("ddp-gloo", taken) / taken]
-           for way, taken in times.items()])  # fmt: skip
+    print(f"computation {computation:.2f} s, exchange at the optimum {exchange:.2f} s, around a ring {around:.2f} s")
+    rows = []
+    for way, taken in times.items():
+        without = "off" if way == "ddp-gloo" else way.replace("plan", "off")
+        ratios = [f"{times[other] / taken:.2f}" if other in times else "-" for other in (without, "ddp-gloo")]
+        rows.append([way, f"{taken:.3f} s", f"{floors[way]:.3f} s" if way in floors else "-", *ratios])
+    table(["way", "step", "floor", "without plan / it", "gloo / it"], rows)
     return True
 
 
@@ -146,8 +156,11 @@ def training_rank(o: Any) -> list[float]:
         dist.init_process_group("gloo", init_method=store, rank=rabit_torch.rank(), world_size=rabit_torch.size())
         net = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=1)
     else:
-        stage: dict[str, Any] = {"shard": "parameters", "model": net} if o.way.startswith("stage3") else {}
-        optimizer = rabit_torch.DistributedOptimizer(optimizer, named_parameters=net.named_parameters(), **stage)
+        how: dict[str, dict[str, Any]] = {
+            "stage3": {"shard": "parameters", "model": net}, "next": {"overlap": "next-forward"},
+        }  # fmt: skip
+        chosen = how.get(o.way.partition("-")[0], {})
+        optimizer = rabit_torch.DistributedOptimizer(optimizer, named_parameters=net.named_parameters(), **chosen)
     moments = []
     x = torch.zeros(1, requires_grad=True)
     for step in range(o.steps + 3):
