@@ -47,14 +47,18 @@ Result<GroupId> GroupCalls::Finish(Deadline deadline) {
                     " is agreed, but not every rank has taken it yet: call it once more with the " +
                     "same ranks to continue waiting");
   }
-  Status status = *end;
-  const std::vector<int32_t> bits = status.ok() ? ValuesOf(vote) : std::vector<int32_t>();
-  const bool has_failed_elsewhere = !bits.empty() && bits[0] != 0;
+  const std::vector<int32_t> bits = ValuesOf(vote);
   engine_.Release(vote);
-  if (!pending_->definition->status.ok()) status = pending_->definition->status;
+  if (!end->ok()) {
+    // A rank that gave up waiting for this group has joined without its vote.  It votes in its next
+    // call, and so do the others: a vote of its own would have no partner.
+    pending_->vote = Handle{};
+    return *end;
+  }
+  const Status taken = pending_->definition->status;
   pending_.reset();
-  if (!status.ok()) return status;
-  if (!has_failed_elsewhere) return group;
+  if (!taken.ok()) return taken;
+  if (bits[0] == 0) return group;
   return Aborted(Where() + ": add_group: another rank could not take group " +
                  std::to_string(group) + "; see what that rank reports");
 }
@@ -97,7 +101,7 @@ Status GroupCalls::Agree(Deadline deadline) {
                     "here once more with the same ranks to continue waiting");
   }
   Status status = *end;
-  const std::vector<int32_t> all = status.ok() ? ValuesOf(handle) : std::vector<int32_t>();
+  const std::vector<int32_t> all = ValuesOf(handle);
   engine_.Release(handle);
   if (status.ok()) status = CheckSameRanks(pending_->ranks, all);
   if (!status.ok()) {

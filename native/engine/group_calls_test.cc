@@ -206,6 +206,32 @@ TEST(GroupCalls, groups_do_not_change_while_a_rank_has_joined) {
   });
 }
 
+// All have agreed on a group that rank 0 gave up waiting for, and it has joined without taking it.
+TEST(GroupCalls, a_group_that_a_joined_rank_has_not_taken_is_taken_when_it_is_back) {
+  TestJob job(2);
+  const auto engines = StartAll(job);
+  const std::vector<int> both = {0, 1}, alone = {0};
+  EXPECT_EQ(engines[0]->AddGroup(both, Shortly()).status().code(), Code::kTimedOut);
+  RunRanks(2, [&](int rank) {
+    Engine& engine = *engines[static_cast<size_t>(rank)];
+    if (rank == 1) ExpectNamesTheJoined(engine.AddGroup(both, Soon()).status());
+    Join(engine);
+  });
+
+  RunRanks(2, [&](int rank) {
+    Engine& engine = *engines[static_cast<size_t>(rank)];
+    const Result<GroupId> group = engine.AddGroup(both, Soon());
+    ASSERT_OK(group.status());
+    const Result<GroupId> next = engine.AddGroup(alone, Soon());
+    ASSERT_OK(next.status());
+    EXPECT_EQ(*next, *group + 1);
+    std::vector<float> values = {1.0f};
+    Request request = MakeRequest("x", Kind::kAllreduce, values);
+    request.signature.group = *group;
+    EXPECT_EQ(RunOne<float>(engine, std::move(request)), std::vector<float>{2.0f});
+  });
+}
+
 // Rank 2 votes as often as it takes, whether the threads of rank 1 share a vote or not.
 TEST(GroupCalls, a_removal_that_fails_fails_for_each_thread_that_waits_for_it) {
   std::atomic<int> returned{0};
