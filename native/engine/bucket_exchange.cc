@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 
 #include "engine/averaging.h"
 #include "engine/content_hash.h"
@@ -86,6 +87,16 @@ Status BucketExchange::GoTo(int32_t executor) {
 FailureScope BucketExchange::failure_scope() const {
   if (is_torn_) return kWholeEngine;
   return services_.ScopeOf(executor_ < 0 ? route_.executor : executor_);
+}
+
+Status BucketExchange::Alltoall(const Work& work, Load load, ConstBytes in,
+                                std::span<const int64_t> send_bytes, Bytes out,
+                                std::span<const int64_t> receive_bytes) {
+  const int64_t wire_bytes = std::accumulate(send_bytes.begin(), send_bytes.end(), int64_t{0}) -
+                             send_bytes[static_cast<size_t>(lane_.group.my_index)];
+  return Communicate(work, load, wire_bytes, [&](Backend& backend) {
+    return backend.Alltoall(lane_, in, send_bytes, out, receive_bytes);
+  });
 }
 
 Status BucketExchange::Settle() {

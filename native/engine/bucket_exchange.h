@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -40,6 +41,9 @@ class BucketExchange {
   template <class Call>
   Status CommunicateBy(const Route& route, Kind kind, int64_t load_bytes, int64_t wire_bytes,
                        Call exchange);
+  // Bytes for each member of the group, and from each; what stays on this rank is on no wire.
+  Status Alltoall(const Work& work, Load load, ConstBytes in, std::span<const int64_t> send_bytes,
+                  Bytes out, std::span<const int64_t> receive_bytes);
   // What follows upon the exchange; now if it is over, else in Settle.
   template <class Rest>
   Status Then(Rest rest);

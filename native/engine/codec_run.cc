@@ -43,10 +43,8 @@ class Wire final : public Exchange {
   // What the other ranks exchange is not known here: for rules by size it counts as nothing.
   Status Alltoall(ConstBytes in, std::span<const int64_t> send_bytes, Bytes out,
                   std::span<const int64_t> receive_bytes) override {
-    RABIT_RETURN_IF_ERROR(exchange_.Communicate(
-        As(Kind::kAlltoall), {}, static_cast<int64_t>(in.size()), [&](Backend& backend) {
-          return backend.Alltoall(exchange_.lane(), in, send_bytes, out, receive_bytes);
-        }));
+    RABIT_RETURN_IF_ERROR(
+        exchange_.Alltoall(As(Kind::kAlltoall), {}, in, send_bytes, out, receive_bytes));
     return exchange_.Settle();
   }
 

@@ -214,6 +214,10 @@ TEST(Engine, alltoall_sends_uneven_splits_and_reports_what_came) {
     }
     EXPECT_EQ(received, expected);
     EXPECT_EQ(output.received_splits, (std::vector<int64_t>{rank, rank + 1, rank + 2}));
+    // Rows for the other two ranks, and to each the number of its rows.
+    const int wire_bytes = (3 + rank) * 4 + 2 * 8;
+    EXPECT_TRUE(engine.StatisticsJson().find("\"wire_bytes\":" + std::to_string(wire_bytes) + ",") !=
+                std::string::npos);
   });
 }
 

@@ -161,10 +161,9 @@ Result<std::vector<int64_t>> ExchangeRows(BucketWork& work, const BucketItem& it
     on_host.device_kind = DeviceKind::kCpu;
     on_host.backend = kAnyBackend;
   }
-  RABIT_RETURN_IF_ERROR(work.exchange.Communicate(on_host, {bytes}, bytes, [&](Backend& backend) {
-    return backend.Alltoall(work.exchange.lane(), std::as_bytes(std::span(sent)), number_bytes,
-                            std::as_writable_bytes(std::span(received)), number_bytes);
-  }));
+  RABIT_RETURN_IF_ERROR(work.exchange.Alltoall(
+      on_host, {bytes}, std::as_bytes(std::span(sent)), number_bytes,
+      std::as_writable_bytes(std::span(received)), number_bytes));
   // The sizes are needed at once, so this exchange cannot stay pending.
   RABIT_RETURN_IF_ERROR(work.exchange.Settle());
   // They come from other ranks: a sum that overflows would become a wrong allocation.
@@ -206,11 +205,9 @@ Status RunAlltoall(BucketWork& work, const BucketItem& item) {
   if (is_empty) return Status();
   // How much the others exchange is known as a mean.
   const int64_t rows = is_even ? ShapeOf(item)[0] : item.tensor->ready->extents[0];
-  RABIT_RETURN_IF_ERROR(work.exchange.Communicate(
-      work.bucket(), {rows * row_bytes}, Sum(send_bytes), [&](Backend& backend) {
-        return backend.Alltoall(work.exchange.lane(), InputOf(work, item), send_bytes, out,
-                                receive_bytes);
-      }));
+  RABIT_RETURN_IF_ERROR(work.exchange.Alltoall(work.bucket(), {rows * row_bytes},
+                                               InputOf(work, item), send_bytes, out,
+                                               receive_bytes));
   return Deliver(work, item, out);
 }
 
