@@ -126,7 +126,7 @@ Status ConnectTransports(const Options& options, const ConnectContext& context,
     parts.push_back(std::make_unique<SharedTransport>(made.shm));
   }
   TcpOptions tcp;
-  tcp.progress_timeout = std::chrono::milliseconds(options.heartbeat_timeout_ms);
+  tcp.SetTimes(std::chrono::milliseconds(options.heartbeat_timeout_ms), false);
   // Of several interfaces each carries its part of a long message at the same time.
   const auto interfaces = 1 + static_cast<int>(std::ranges::count(options.bind_address, ','));
   tcp.connections_per_stream = std::max(options.tcp_connections, interfaces);

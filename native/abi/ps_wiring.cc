@@ -117,9 +117,8 @@ TcpOptions TcpOptionsFor(const Options& options, int first_peer, int peers) {
   TcpOptions tcp;
   tcp.purpose = "servers";
   tcp.is_many_to_one = true;
-  tcp.progress_timeout = std::chrono::milliseconds(options.heartbeat_timeout_ms);
   // No control channel tells of servers.
-  tcp.heartbeat_timeout = tcp.progress_timeout;
+  tcp.SetTimes(std::chrono::milliseconds(options.heartbeat_timeout_ms), true);
   tcp.connections_per_stream = options.tcp_connections;
   tcp.payload_checks = options.tcp_checksum == "on"    ? PayloadChecks::kOn
                        : options.tcp_checksum == "off" ? PayloadChecks::kOff

@@ -33,8 +33,7 @@ TcpOptions LinkOptions(const ChannelOptions& options) {
   // Control messages come unasked, so the link keeps them until Take.
   tcp.keeps_messages = true;
   tcp.spin = options.spin;
-  tcp.progress_timeout = options.heartbeat_timeout;
-  tcp.heartbeat_timeout = options.heartbeat_timeout;
+  tcp.SetTimes(options.heartbeat_timeout, true);
   return tcp;
 }
 

@@ -16,6 +16,9 @@ constexpr int kDeafStallsMax = 2;
 // stall: such a connection is made anew less and less often.
 constexpr int kStallDoublingsMax = 5;
 
+// What a new connection gets for the peer's hello before it may be asked for another.
+constexpr std::chrono::seconds kAnswerTime{1};
+
 std::string Seconds(std::chrono::nanoseconds duration) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(duration).count());
@@ -48,6 +51,9 @@ void TcpLink::NoteBrokenBy(const std::string& reason) {
 
 void TcpLink::Renew() {
   MutexLock receive(receive_mutex_);
+  // A peer that gets hardly any core asks before it has taken the connection that was just made.
+  const bool is_new = is_connected() && !is_ready();
+  if (is_new && std::chrono::steady_clock::now() - last_heard_.load() < kAnswerTime) return;
   Break("the peer found it broken");
 }
 
@@ -118,6 +124,11 @@ void TcpLink::CheckProgress(Deadline now) {
   if (options_.progress_timeout.count() == 0) return;
   MutexLock receive(receive_mutex_);
   std::string reason;
+  {
+    MutexLock send(send_mutex_);
+    if (!IsStalled(now)) return;
+  }
+  ReadAvailable();  // the answer may lie unread, where this process gets hardly any core
   {
     MutexLock send(send_mutex_);
     if (!IsStalled(now)) return;

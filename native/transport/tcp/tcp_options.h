@@ -32,7 +32,7 @@ struct TcpOptions {
   std::vector<int> peers;
 
   // A broken connection must be back within this time, or the peer is lost.
-  std::chrono::milliseconds reconnect_window{3000};
+  std::chrono::milliseconds reconnect_window{9000};
   // The kernel breaks an idle connection whose peer's host is silent for about this long.
   std::chrono::milliseconds silence_max{10000};
   // A connection on which frames were written, but nothing was acknowledged and nothing heard for
@@ -41,6 +41,14 @@ struct TcpOptions {
   // A peer of which nothing is heard for this long is lost, whether somebody waits for it or not;
   // both ends beat.  0: no beats, for peers of which another connection tells.
   std::chrono::milliseconds heartbeat_timeout{0};
+  // For peers that are silent for at most `timeout` (RABIT_HEARTBEAT_TIMEOUT).  Beats find out sooner
+  // who has gone, on these links or on those of another connection; a living peer that gets hardly
+  // any core takes long to connect.
+  void SetTimes(std::chrono::milliseconds timeout, bool beats) {
+    progress_timeout = timeout;
+    reconnect_window = 3 * timeout;
+    heartbeat_timeout = beats ? timeout : std::chrono::milliseconds(0);
+  }
   // Closing waits this long for the peers to confirm that they have everything.
   std::chrono::milliseconds linger{1000};
 

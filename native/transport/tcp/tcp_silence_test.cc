@@ -1,15 +1,20 @@
 // Heartbeats of data connections.
+#include <sys/socket.h>
+
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <memory>
 #include <utility>
 
+#include "base/socket.h"
+#include "base/unique_fd.h"
 #include "testing/bad_wire.h"
 #include "testing/run_ranks.h"
 #include "testing/soon.h"
 #include "testing/tcp_job.h"
 #include "testing/test.h"
+#include "transport/tcp/frame.h"
 #include "transport/tcp/io_loop.h"
 #include "transport/tcp/tcp_links.h"
 #include "transport/tcp/tcp_options.h"
@@ -111,6 +116,100 @@ TEST(TcpSilence, a_peer_is_lost_before_its_time_is_over_and_not_a_beat_later) {
   EXPECT_EQ(link.failure().code(), Code::kPeerLost);
   EXPECT_TRUE(testing::Has(link.failure().message(), "for 79.8 s (heartbeat timeout 80.0 s)"))
       << link.failure();
+}
+
+// A link that nobody serves, as if its threads got no core, and the end of its peer.
+class UnservedLink final : public TcpLinkHost {
+ public:
+  explicit UnservedLink(const TcpOptions& options = {}) : options_(options) {
+    auto stream = TcpStream::Open({});
+    EXPECT_OK(stream);
+    stream_ = std::move(*stream);
+    link_ = std::make_unique<TcpLink>(TcpLink::Id{0, 1, 0, Stripe{}}, options_, counters_, *stream_,
+                                      *this);
+    Connect();
+  }
+  void OnBroken(int, int) override {}
+  void OnFailed(int, const Status&) override {}
+  void OnConnected() override {}
+
+  void Connect() {
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    peer_.reset(ends[1]);
+    link_->Attach(UniqueFd(ends[0]));
+  }
+  void PeerSends(const FrameHeader& header) {
+    FrameHeaderBytes bytes;
+    EncodeFrameHeader(header, bytes);
+    EXPECT_OK(WriteFull(peer_.get(), bytes, testing::Soon()));
+  }
+  void PeerCloses() { peer_.reset(); }
+  TcpLink& link() { return *link_; }
+
+ private:
+  const TcpOptions options_;
+  TcpCounters counters_;
+  std::unique_ptr<TcpStream> stream_;
+  std::unique_ptr<TcpLink> link_;
+  UniqueFd peer_;
+};
+
+TEST(TcpSilence, a_connection_on_which_an_answer_lies_unread_is_whole) {
+  UnservedLink unserved;
+  TcpLink& link = unserved.link();
+  unserved.PeerSends({.type = FrameType::kHello});
+  ASSERT_TRUE(link.ReadNow());
+  ASSERT_TRUE(link.is_ready());
+  const std::array<std::byte, 64> message{};
+  const Deadline now = std::chrono::steady_clock::now();
+  link.CheckProgress(now);
+  (void)link.Send(1, message);
+
+  unserved.PeerSends({.type = FrameType::kAck, .ack = 1});
+  link.CheckProgress(now + 1h);
+  EXPECT_TRUE(link.is_connected());
+
+  (void)link.Send(1, message);
+  link.CheckProgress(now + 2h);
+  EXPECT_FALSE(link.is_connected());
+}
+
+// The time of the outage ends this, and not a number of tries.
+TEST(TcpSilence, connections_that_close_before_they_are_answered_lose_nobody) {
+  UnservedLink unserved;
+
+  for (int i = 0; i < 20; ++i) {
+    unserved.PeerCloses();
+    EXPECT_FALSE(unserved.link().ReadNow());
+    unserved.Connect();
+  }
+
+  EXPECT_OK(unserved.link().failure());
+}
+
+TEST(TcpSilence, a_new_connection_stays_though_the_peer_has_asked_for_one) {
+  UnservedLink unserved;
+  TcpLink& link = unserved.link();
+
+  link.Renew();
+  EXPECT_TRUE(link.is_connected());
+
+  link.set_last_heard(std::chrono::steady_clock::now() - 1h);
+  link.Renew();
+  EXPECT_FALSE(link.is_connected());
+}
+
+TEST(TcpSilence, a_peer_that_may_be_silent_for_long_may_take_longer_to_connect_again) {
+  TcpOptions options;
+  options.SetTimes(30s, false);
+  UnservedLink unserved(options);
+  const Deadline start = std::chrono::steady_clock::now();
+
+  unserved.PeerCloses();
+  (void)unserved.link().ReadNow();
+
+  EXPECT_GE(unserved.link().outage_deadline().value_or(start), start + 60s);
 }
 
 }  // namespace
