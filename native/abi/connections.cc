@@ -125,17 +125,13 @@ Status ConnectTransports(const Options& options, const ConnectContext& context,
     made.shm = std::move(transport);
     parts.push_back(std::make_unique<SharedTransport>(made.shm));
   }
-  TcpOptions tcp;
-  tcp.SetTimes(std::chrono::milliseconds(options.heartbeat_timeout_ms), false);
+  TcpOptions tcp = TcpOptionsFrom(options, false);
   // Of several interfaces each carries its part of a long message at the same time.
   const auto interfaces = 1 + static_cast<int>(std::ranges::count(options.bind_address, ','));
-  tcp.connections_per_stream = std::max(options.tcp_connections, interfaces);
+  tcp.connections_per_stream = std::max(tcp.connections_per_stream, interfaces);
   if (interfaces > 1) tcp.stripe_bytes_min = static_cast<size_t>(kInterfaceStripeBytesMin);
   tcp.spin = SocketSpinTimesFor(options.spin_us, cores);
   if (cores.are_shared()) tcp.spin_bytes_max = static_cast<size_t>(kSharedCoreSpinBytesMax);
-  tcp.payload_checks = options.tcp_checksum == "on"    ? PayloadChecks::kOn
-                       : options.tcp_checksum == "off" ? PayloadChecks::kOff
-                                                       : PayloadChecks::kAuto;
   // Whom shared memory reaches needs no connection.
   for (int peer = 0; peer < options.size && !parts.empty(); ++peer) {
     if (!context.topology.SameHost(options.rank, peer)) tcp.peers.push_back(peer);
@@ -241,6 +237,16 @@ Status ConnectThrough(const Options& options, const Members& members, Deadline d
 }
 
 }  // namespace
+
+TcpOptions TcpOptionsFrom(const Options& options, bool beats) {
+  TcpOptions tcp;
+  tcp.SetTimes(std::chrono::milliseconds(options.heartbeat_timeout_ms), beats);
+  tcp.connections_per_stream = options.tcp_connections;
+  tcp.payload_checks = options.tcp_checksum == "on"    ? PayloadChecks::kOn
+                       : options.tcp_checksum == "off" ? PayloadChecks::kOff
+                                                       : PayloadChecks::kAuto;
+  return tcp;
+}
 
 std::string ListenAddress(const std::string& bind_address) {
   if (bind_address.find(',') != std::string::npos) {

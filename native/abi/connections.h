@@ -11,6 +11,7 @@
 #include "rendezvous/start_watch.h"
 #include "transport/channel.h"
 #include "transport/rank_tree.h"
+#include "transport/tcp/tcp_options.h"
 #include "transport/transport.h"
 
 namespace rabit {
@@ -51,6 +52,9 @@ Result<Connections> ConnectRanks(const Options& options,
 
 // What options.member and the rest say about the process, without an engine.
 Result<std::shared_ptr<ConnectionPool>> OpenPool(const Options& options);
+
+// `beats`: see TcpOptions::SetTimes.
+TcpOptions TcpOptionsFrom(const Options& options, bool beats);
 
 // Where a listener is opened: any port of this address.
 std::string ListenAddress(const std::string& bind_address);

@@ -113,17 +113,11 @@ std::string LinkRecord(const Options& options) {
 
 std::string ServerText(int server) { return "server " + std::to_string(server); }
 
-TcpOptions TcpOptionsFor(const Options& options, int first_peer, int peers) {
-  TcpOptions tcp;
+TcpOptions ServerLinks(const Options& options, int peers) {
+  TcpOptions tcp = TcpOptionsFrom(options, true);  // no control channel tells of servers
   tcp.purpose = "servers";
   tcp.is_many_to_one = true;
-  // No control channel tells of servers.
-  tcp.SetTimes(std::chrono::milliseconds(options.heartbeat_timeout_ms), true);
-  tcp.connections_per_stream = options.tcp_connections;
-  tcp.payload_checks = options.tcp_checksum == "on"    ? PayloadChecks::kOn
-                       : options.tcp_checksum == "off" ? PayloadChecks::kOff
-                                                       : PayloadChecks::kAuto;
-  for (int peer = first_peer; peer < first_peer + peers; ++peer) tcp.peers.push_back(peer);
+  for (int peer = 0; peer < peers; ++peer) tcp.peers.push_back(peer);
   return tcp;
 }
 
@@ -273,7 +267,7 @@ Result<std::unique_ptr<Transport>> ConnectWorkers(const Options& options, const 
   // Servers know each other only to give copies, and to measure the links between them.
   const bool servers_meet = job.replicas > 1 || job.measures_links != 0;
   const int peers = job.workers + (servers_meet ? job.count() : 0);
-  TcpOptions tcp = TcpOptionsFor(options, 0, peers);
+  TcpOptions tcp = ServerLinks(options, peers);
   tcp.connections_per_stream = job.tcp_connections;
   return ConnectTcpTransport(context, tcp);
 }
@@ -383,7 +377,7 @@ Result<std::unique_ptr<PsBackend>> WirePs(const Options& options, const Connecti
                                streams,
                                deadline,
                                &watch};
-  TcpOptions tcp = TcpOptionsFor(options, 0, job.processes());
+  TcpOptions tcp = ServerLinks(options, job.processes());
   tcp.spin = SocketSpinTimesFor(options.spin_us, connections.cores);
   RABIT_ASSIGN_OR_RETURN(std::unique_ptr<Transport> endpoints, ConnectTcpTransport(context, tcp));
   if (job.measures_links != 0) {

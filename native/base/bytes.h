@@ -4,7 +4,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <span>
+#include <string>
 
 namespace rabit {
 
@@ -16,6 +18,13 @@ using Deadline = std::chrono::steady_clock::time_point;
 
 inline Deadline After(std::chrono::nanoseconds duration) {
   return std::chrono::steady_clock::now() + duration;
+}
+
+// "2.8 s"
+inline std::string InSeconds(std::chrono::nanoseconds duration) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(duration).count());
+  return text;
 }
 
 // Separates messages between the same two ranks.  The top 8 bits are the stream (see StreamOf):

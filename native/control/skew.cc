@@ -1,7 +1,7 @@
 #include "control/skew.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <chrono>
 #include <utility>
 
 #include "control/crosscheck.h"
@@ -80,11 +80,9 @@ std::string WaitingLine(const TensorRecord& record, std::vector<int> absent, int
   const std::vector<int> present = record.arrived.ranks();
   std::sort(absent.begin(), absent.end());
   const Signature& signature = record.reference_is_agreed ? record.agreed : record.reference;
-  char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%.1f s",
-                static_cast<double>(now_us - record.first_us) * 1e-6);
+  const std::string waited = InSeconds(std::chrono::microseconds(now_us - record.first_us));
   return "'" + record.key.name + "' (" + std::string(Name(signature.kind)) + " " +
-         Describe(signature) + "): ready on " + RanksText(present) + ", waits " + seconds +
+         Describe(signature) + "): ready on " + RanksText(present) + ", waits " + waited +
          " for " + RanksText(absent);
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <thread>
 #include <vector>
 
@@ -21,12 +20,6 @@ constexpr int kStrangeAnswersMax = 3;
 constexpr std::chrono::seconds kHandshakeTime{5};
 // Of one of several, before the next one's turn: a lost packet is sent again in it.
 constexpr std::chrono::seconds kGreetingTime{2};
-
-std::string Seconds(std::chrono::nanoseconds duration) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(duration).count());
-  return text;
-}
 
 std::string TargetText(std::string_view address, const Greeting& mine, int32_t expected_rank) {
   std::string text = "cannot reach ";
@@ -129,7 +122,7 @@ Result<UniqueFd> Dial(std::string_view address, const Secret& secret, const Gree
     if (look) RABIT_RETURN_IF_ERROR(look());
     const auto now = std::chrono::steady_clock::now();
     if (now + pause >= deadline) {
-      return TimedOut(TargetText(address, mine, expected_rank) + " within " + Seconds(now - start) +
+      return TimedOut(TargetText(address, mine, expected_rank) + " within " + InSeconds(now - start) +
                       "; last try: " + last.message());
     }
     // A peer that has not begun to listen refuses at once: without a pause this loop would use up a

@@ -1,7 +1,6 @@
 // LinkKeeper: connections that outlive the engine that used them.
 #pragma once
 
-#include <chrono>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -16,7 +15,6 @@ namespace rabit {
 struct LinkTuning {
   bool is_within_host = false;
   bool is_many_to_one = false;
-  std::chrono::milliseconds silence_max{0};
 
   bool operator==(const LinkTuning&) const = default;
 };

@@ -19,10 +19,10 @@ std::string RankText(int rank) { return "rank " + std::to_string(rank); }
 
 // Finds a peer whose host is gone while nothing is sent.  TCP_USER_TIMEOUT would also break the
 // connection with a living peer that takes no data for a while, which is legal here.
-void KeepAlive(int fd, std::chrono::milliseconds silence) {
+void KeepAlive(int fd) {
   const int on = 1;
   const int probes = 4;
-  const int seconds = static_cast<int>(std::max<int64_t>(1, silence.count() / 1000 / (probes + 1)));
+  const int seconds = 2;  // before the first, and between them
   ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof seconds);
@@ -39,12 +39,11 @@ LinkTuning Tune(const KeptSocket& socket, const TcpOptions& options) {
   const int fd = socket.fd.get();
   const LinkTuning tuning{
       .is_within_host = socket.tuning ? socket.tuning->is_within_host : IsWithinHost(fd),
-      .is_many_to_one = options.is_many_to_one,
-      .silence_max = options.silence_max};
+      .is_many_to_one = options.is_many_to_one};
   if (socket.tuning == tuning) return tuning;
   (void)SetNoDelay(fd);
   if (tuning.is_many_to_one || tuning.is_within_host) TakeReno(fd);
-  KeepAlive(fd, tuning.silence_max);
+  KeepAlive(fd);
   return tuning;
 }
 

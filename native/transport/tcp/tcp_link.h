@@ -180,6 +180,7 @@ class TcpLink final : public TcpStream::Member {
   bool StartControl();
   void StartNumbered(OutFrame& frame);
   bool WriteSome();  // false: blocked or failed
+  void EndWriting();
   void FinishWriting();
   void FinishSend(Transfer& transfer, Status status);
   void ApplyFault(const OutFrame& frame);

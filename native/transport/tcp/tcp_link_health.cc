@@ -3,7 +3,6 @@
 #include <sys/ioctl.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "transport/tcp/tcp_link.h"
 
@@ -18,12 +17,6 @@ constexpr int kStallDoublingsMax = 5;
 
 // What a new connection gets for the peer's hello before it may be asked for another.
 constexpr std::chrono::seconds kAnswerTime{1};
-
-std::string Seconds(std::chrono::nanoseconds duration) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(duration).count());
-  return text;
-}
 
 }  // namespace
 
@@ -75,11 +68,11 @@ Deadline TcpLink::CheckSilence(Deadline now, const Heartbeat& heartbeat) {
   if (!failure_.ok()) return Deadline::max();
   const auto silence = now - last_heard_.load();
   // Half of the time is left for a new connection: the network may have dropped this one silently.
-  if (silence > limit / 2 && now < end) Break("nothing was heard for " + Seconds(silence));
+  if (silence > limit / 2 && now < end) Break("nothing was heard for " + InSeconds(silence));
   if (now < end) return end;
   MutexLock send(send_mutex_);
-  FailLocked(Lost("it has been silent for " + Seconds(silence) + " (heartbeat timeout " +
-                  Seconds(heartbeat.timeout()) + "): it hangs, is stopped, or cannot be reached"),
+  FailLocked(Lost("it has been silent for " + InSeconds(silence) + " (heartbeat timeout " +
+                  InSeconds(heartbeat.timeout()) + "): it hangs, is stopped, or cannot be reached"),
              false);
   return Deadline::max();
 }
@@ -133,7 +126,7 @@ void TcpLink::CheckProgress(Deadline now) {
     MutexLock send(send_mutex_);
     if (!IsStalled(now)) return;
     const uint64_t frames = queue_.cursor() - queue_.first();
-    reason = std::to_string(frames) + " frames made no way for " + Seconds(now - progress_.since);
+    reason = std::to_string(frames) + " frames made no way for " + InSeconds(now - progress_.since);
     ++progress_.stalls;
     const bool is_deaf = BytesTaken() == 0;
     if (is_deaf && ++progress_.deaf_stalls >= kDeafStallsMax) {

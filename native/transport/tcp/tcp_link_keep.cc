@@ -98,9 +98,7 @@ bool TcpLink::WriteLeftover() {
     if (put < 0 && errno == EINTR) continue;
     if (put < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
     if (put < 0) {
-      // Only the reading half breaks a connection; it sees the end of the stream now.
-      has_write_error_.store(true);
-      ::shutdown(socket_->get(), SHUT_RDWR);
+      EndWriting();
       return false;
     }
     leftover_done_ += static_cast<size_t>(put);

@@ -120,8 +120,7 @@ bool TcpLink::WriteSome() {
   if (writing_.fault == FrameFault::kDropConnection) {
     [[maybe_unused]] const ssize_t half = ::send(
         socket_->get(), writing_.header.data(), kFrameHeaderBytes / 2, MSG_NOSIGNAL | MSG_DONTWAIT);
-    ::shutdown(socket_->get(), SHUT_RDWR);
-    has_write_error_.store(true);
+    EndWriting();
     return false;
   }
   iovec parts[2];
@@ -149,11 +148,15 @@ bool TcpLink::WriteSome() {
     }
     if (errno == EINTR) continue;
     if (errno == EAGAIN || errno == EWOULDBLOCK) return false;  // an event tells when to go on
-    // Only the reading half breaks a connection; it sees the end of the stream now.
-    has_write_error_.store(true);
-    ::shutdown(socket_->get(), SHUT_RDWR);
+    EndWriting();
     return false;
   }
+}
+
+// Only the reading half breaks a connection; it sees the end of the stream now.
+void TcpLink::EndWriting() {
+  has_write_error_.store(true);
+  ::shutdown(socket_->get(), SHUT_RDWR);
 }
 
 void TcpLink::FinishWriting() {

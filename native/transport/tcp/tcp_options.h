@@ -33,8 +33,6 @@ struct TcpOptions {
 
   // A broken connection must be back within this time, or the peer is lost.
   std::chrono::milliseconds reconnect_window{9000};
-  // The kernel breaks an idle connection whose peer's host is silent for about this long.
-  std::chrono::milliseconds silence_max{10000};
   // A connection on which frames were written, but nothing was acknowledged and nothing heard for
   // this long, has lost bytes or its way: it is broken and made anew.  0: never.
   std::chrono::milliseconds progress_timeout{3000};
