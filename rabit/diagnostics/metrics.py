@@ -144,7 +144,9 @@ def _by_kind(name: str, labels: str, record: Record) -> list[str]:
 
 def _labels(record: Record, job: str) -> str:
     host = _escaped(str(record.header.get("host", "")))
-    return f'job="{_escaped(job)}",host="{host}",rank="{record.rank}"'
+    engine = record.header.get("engine", 1)
+    more = "" if engine == 1 else f',engine="{engine}"'
+    return f'job="{_escaped(job)}",host="{host}",rank="{record.rank}"{more}'
 
 
 def _escaped(text: str) -> str:

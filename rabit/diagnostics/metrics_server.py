@@ -12,6 +12,7 @@ from typing import Any
 from rabit.diagnostics.look.process import process_facts
 from rabit.diagnostics.metrics import CONTENT_TYPE, openmetrics
 from rabit.errors import InvalidArgument
+from rabit.record.reader import Record, read_counters
 from rabit.rendezvous.host_port import split_address
 from rabit.threads import start_thread
 
@@ -77,9 +78,7 @@ class MetricsServer:
 
 def text_of(paths: Iterable[Path], job: str) -> str:
     """The text for the records at `paths`."""
-    from rabit.record.reader import read_counters
-
-    found = []
+    found: dict[tuple[int, int], tuple[Record, dict[str, Any]]] = {}
     for path in paths:
         try:
             record = read_counters(path)
@@ -87,8 +86,10 @@ def text_of(paths: Iterable[Path], job: str) -> str:
             continue  # It was made a moment ago, or is gone with its rank.
         facts = process_facts(int(record.header.get("pid", 0)))
         is_same = bool(facts) and facts["start_ticks"] == record.header.get("start_ticks")
-        found.append((record, facts if is_same else {}))
-    return openmetrics(found, job)
+        key = record.rank, record.header.get("engine", 1)
+        if is_same or key not in found:  # A process that came for one that was lost counts.
+            found[key] = record, facts if is_same else {}
+    return openmetrics(found.values(), job)
 
 
 def write_textfile(folder: Path, name: str, text: str) -> None:

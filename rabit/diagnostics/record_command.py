@@ -91,10 +91,11 @@ def _show(records: Mapping[int, Record], parsed: argparse.Namespace) -> None:
         return
     for rank, record in records.items():
         header, counters = record.header, record.counters
+        group = f" ({header['group']} of a group)" if header.get("group") else ""
         end = header.get("end") or ("running or killed" if counters["is_running"] else "ended")
         print(
             printable(
-                f"rank {rank} of {header.get('size', '?')} on {header.get('host', '?')}, "
+                f"rank {rank} of {header.get('size', '?')}{group} on {header.get('host', '?')}, "
                 f"process {header.get('pid', '?')}: {end}; {counters['steps']} steps, "
                 f"{counters['submitted']} operations, {counters['failed']} failed, {counters['bytes'] / 1e6:.1f} MB"
             )

@@ -31,6 +31,7 @@ class _Records:
         self.pid = os.getpid()
         self.files: list[RecordFile] = []
         self.own = ""  # a folder that this process removes
+        self.place = 0, 1  # rank and size of the first engine, which is the job's
         self.collecting_ns = 0
 
 
@@ -53,22 +54,19 @@ def open_record(
     folder = _folder(where, environ)
     if not folder:
         return None
-    for file in _records.files:
+    for number, file in enumerate(_records.files):
         if not file.is_used and file.path.startswith(f"{folder}/"):
             file.is_used = True
-            file.describe(rank=rank, **facts)
+            file.describe(**{**facts, **_place_of(number, rank, facts["size"])})
             return file
     from rabit.record.file import RecordFile
 
     number = len(_records.files)
-    # Later engines may be of groups, in which several processes have one rank: they take the first one's.
-    path = f"{folder}/rank-{rank}.rabit"
-    if number:
-        first = os.path.basename(_records.files[0].path)  # noqa: PTH119
-        path = f"{folder}/{first.removesuffix('.rabit')}.engine{number + 1}.rabit"
+    place = _place_of(number, rank, facts["size"])
+    path = f"{folder}/rank-{place['rank']}{f'.engine{number + 1}' if number else ''}.rabit"
     try:
-        own = {"rank": rank, "engine": number + 1, "tasks": _tasks(environ)}
-        file = RecordFile(path, {**own, **facts})
+        own = {**place, "engine": number + 1, "tasks": _tasks(environ)}
+        file = RecordFile(path, {**facts, **own})
     except InvalidArgument:
         if where.lower() not in _ON:
             raise
@@ -77,6 +75,15 @@ def open_record(
     if not number:
         gc.callbacks.append(_watch_collector)
     return file
+
+
+def _place_of(number: int, rank: int, size: int) -> dict[str, Any]:
+    """Rank and size of the job: of the first engine, if this one has another size and so is that of a group."""
+    if number == 0:
+        _records.place = rank, size
+    if size == _records.place[1]:
+        return {"rank": rank, "size": size, "group": ""}
+    return {"rank": _records.place[0], "size": _records.place[1], "group": f"rank {rank} of {size}"}
 
 
 def _tasks(environ: Mapping[str, str]) -> int:

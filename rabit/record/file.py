@@ -48,7 +48,6 @@ class RecordFile:
         """
         self._pid = os.getpid()
         self._is_parents = False
-        os.register_at_fork(after_in_child=self._leave)
         self._lock = threading.RLock()
         self._facts = facts
         self._marks = 0
@@ -56,20 +55,13 @@ class RecordFile:
         self._stacks: IO[bytes] | None = None
         self.is_used = True  # by an engine
         try:
-            self.path = path = _free_path(path, self._pid)
-            # It stays open as long as this process runs, which is how others know.
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.fchmod(self._file, 0o600)
-            # A disk that is full says so here, and not by a signal at the first write to a page of the map.
-            os.posix_fallocate(self._file, 0, layout.FILE_BYTES)
-            self._map = mmap.mmap(self._file, layout.FILE_BYTES)
+            self.path, self._file, self._map = _made(path, self._pid)
         except OSError as error:
             raise InvalidArgument(
                 f"the record {path} of rank {facts.get('rank')} cannot be written: {error.strerror}. Name a folder "
                 "that is writable (RABIT_RECORD, --record), or set RABIT_RECORD=0."
             ) from error
+        os.register_at_fork(after_in_child=self._leave)
         self._map[: layout.FIXED.size] = layout.FIXED.pack(
             layout.MAGIC, layout.FORMAT, layout.FILE_BYTES, 0
         )
@@ -173,13 +165,28 @@ class RecordFile:
         self._facts["stack_signal"] = int(STACK_SIGNAL)
 
 
-def _free_path(path: str, pid: int) -> str:
-    """`path`, without what an earlier process has left there, or another name if one that runs has it."""
-    if _is_written(path):
-        return f"{path.removesuffix('.rabit')}.{pid}.rabit"
+def _made(path: str, pid: int) -> tuple[str, int, mmap.mmap]:
+    """A new file at `path`, or next to that of a process that runs; it stays open and locked as long as this one."""
+    own = f"{path.removesuffix('.rabit')}.{pid}.rabit"
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)  # noqa: PTH108
-    return path
+        os.unlink(own)  # noqa: PTH108
+    file = os.open(own, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.fchmod(file, 0o600)
+        # A disk that is full says so here, and not by a signal at the first write to a page of the map.
+        os.posix_fallocate(file, 0, layout.FILE_BYTES)
+        memory = mmap.mmap(file, layout.FILE_BYTES)
+        if not _is_written(path):
+            os.replace(own, path)  # noqa: PTH105
+            own = path
+    except BaseException:
+        os.close(file)
+        with contextlib.suppress(OSError):
+            os.unlink(own)  # noqa: PTH108
+        raise
+    return own, file, memory
 
 
 def _is_written(path: str) -> bool:

@@ -125,6 +125,8 @@ def test_each_group_of_a_process_has_a_record_of_its_own(on_ranks, tmp_path):
     import os
     import torch.distributed as dist
     import rabit_torch.distributed
+    from rabit.diagnostics.look.look import look_at
+    from rabit.diagnostics.metrics_server import text_of
     from rabit.record.reader import find_records, read_counters
 
     dist.init_process_group("rabit")
@@ -133,11 +135,21 @@ def test_each_group_of_a_process_has_a_record_of_its_own(on_ranks, tmp_path):
         group = dist.new_group([rank % 2, rank % 2 + 2], use_local_synchronization=True)
         dist.all_reduce(torch.ones(4), group=group)
     dist.barrier()
-    records = [read_counters(path) for path in find_records(Path(os.environ["RABIT_RECORD"]))]
-    report((os.getpid(), [(record.header["pid"], record.header["engine"]) for record in records]))
+    paths = find_records(Path(os.environ["RABIT_RECORD"]))
+    headers = [read_counters(path).header for path in paths]
+    seen = look_at(paths, "here", 0)["ranks"] if rank == 0 else {}
+    report((
+        os.getpid(),
+        [(header["pid"], header["engine"], header["rank"], header["size"]) for header in headers],
+        {each: found["header"]["pid"] for each, found in seen.items()},
+        sorted(line for line in text_of(paths, "job").splitlines() if line.startswith("rabit_members{")),
+    ))
     dist.barrier()
     """
     found = on_ranks(4, script, RABIT_RECORD=str(tmp_path / "records"))
 
-    pids = {pid for pid, _ in found}
-    assert sorted(found[0][1]) == sorted([pid, engine] for pid in pids for engine in range(1, 7))
+    pids = [pid for pid, *_ in found]
+    _, headers, seen, lines = found[0]
+    assert sorted(headers) == sorted([pid, engine, rank, 4] for rank, pid in enumerate(pids) for engine in range(1, 7))
+    assert seen == {str(rank): pid for rank, pid in enumerate(pids)}
+    assert len({line.partition(" ")[0] for line in lines}) == len(lines) == 24

@@ -29,7 +29,10 @@ def look_at(
     stacks: how often each rank is asked for its stacks, spread over `interval_s`, in which processes and the host
     are looked at twice.  Blocks for that time, and for 0.6 s at most where a rank does not answer.
     """
-    records = {record.rank: record for record in map(_readable, paths) if record is not None}
+    found = [record for record in map(_readable, paths) if record is not None]
+    # Of several of a rank the last counts: of a process that lives, and of its first engine.
+    found.sort(key=lambda record: (_lives(record), -record.header.get("engine", 1)))
+    records = {record.rank: record for record in found}
     headers = {rank: record.header for rank, record in records.items() if _lives(record)}
     pids = {rank: int(header["pid"]) for rank, header in headers.items()}
     own = set(pids.values()) | set(_children(pids.values()))

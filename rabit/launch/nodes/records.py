@@ -105,11 +105,17 @@ class HostRecords:
         """What the record of a rank says at its end; of one that ends well the counters alone."""
         from rabit.diagnostics.look.look import rank_document
 
+        found = None
         for path in self._paths():
             record = self._read(path, is_well)
-            if record is not None and record.header.get("pid") == self._pids.get(rank):
-                return {**rank_document(record), "host": self._job.host, "folder": self.folder}
-        return {}
+            if record is None or record.header.get("pid") != self._pids.get(rank):
+                continue
+            found = record
+            if record.header.get("engine", 1) == 1:  # and not that of a group
+                break
+        if found is None:
+            return {}
+        return {**rank_document(found), "host": self._job.host, "folder": self.folder}
 
     @staticmethod
     def _read(path: Path, is_short: bool) -> Any:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
 import rabit
 from rabit.config.config import Config
+from rabit.diagnostics.look.look import look_at
 from rabit.engine.engine import Engine
 from rabit.record import layout
 from rabit.record.file import RecordFile
@@ -162,6 +165,43 @@ def test_the_record_of_a_process_that_runs_keeps_its_name(record):
 
     assert Path(again.path).name == f"rank-3.{os.getpid()}.rabit"
     assert [read_counters(each).header.get("epoch") for each in (Path(record.path), Path(again.path))] == [None, 1]
+
+
+def test_a_file_that_finds_no_room_leaves_nothing(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "rank-0.rabit"
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with monkeypatch.context() as patched, pytest.raises(rabit.InvalidArgument, match=r"rank 0 .*No space left"):
+        patched.setattr(os, "posix_fallocate", full)
+        RecordFile(str(path), {"rank": 0})
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert list(tmp_path.iterdir()) == []
+
+    assert RecordFile(str(path), {"rank": 0}).path == str(path)
+
+
+def test_the_process_that_lives_is_looked_at(tmp_path):
+    """A worker of the rank that was lost keeps its file open, so the rank that comes for it has another name."""
+    script = """
+        import os, sys, time
+        from rabit.record.file import RecordFile
+        RecordFile(sys.argv[1], {"rank": 0})
+        if os.fork() == 0:
+            os.close(1)
+            sys.stdin.read()
+    """
+    path = tmp_path / "rank-0.rabit"
+    command = [sys.executable, "-c", textwrap.dedent(script), str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as lost:
+        lost.stdout.read()  # until it has ended; the worker has not
+        own = RecordFile(str(path), {"rank": 0})
+
+        assert own.path != str(path)
+        found = look_at(find_records(tmp_path), "here", 0)["ranks"]["0"]
+        assert (found["header"]["pid"], bool(found["now"])) == (os.getpid(), True)
+        lost.stdin.close()
 
 
 def test_an_engine_finds_its_record_whatever_becomes_of_the_name(record):
