@@ -91,9 +91,12 @@ class Unit:
         """The whole values of a parameter; shares the memory of the slot."""
         return storage.view(self._values[self.storages.index(storage)], place)
 
-    def holds(self, address: int) -> bool:
-        """Whether it is one of the slot."""
-        return self._memory is not None and 0 <= address - self._memory.data_ptr() < self.bytes
+    def offset_of(self, tensor: torch.Tensor) -> int | None:
+        """Where `tensor` begins in the slot, in its elements, whichever storage it has; None: elsewhere."""
+        if self._memory is None:
+            return None
+        offset, rest = divmod(tensor.data_ptr() - self._memory.data_ptr(), tensor.element_size())
+        return offset if not rest and 0 <= offset * tensor.element_size() < self.bytes else None
 
     def tensor(
         self, dtype: torch.dtype, size: torch.Size, stride: tuple[int, ...], offset: int

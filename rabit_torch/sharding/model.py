@@ -302,21 +302,20 @@ class _SavedTensors:
             self._entered.pop().__exit__(None, None, None)
 
     def _pack(self, tensor: torch.Tensor) -> Any:
-        address = tensor.data_ptr()
         for unit in self._gathers.units:
-            if unit.is_read and unit.holds(address):
-                return _Place(self._gathers, unit, tensor)
+            if unit.is_read and (offset := unit.offset_of(tensor)) is not None:
+                return _Place(self._gathers, unit, tensor, offset)
         return tensor, tensor._version
 
 
 class _Place:
     """Of a saved tensor in the memory of a unit."""
 
-    def __init__(self, gathers: Gathers, unit: Unit, tensor: torch.Tensor) -> None:
+    def __init__(self, gathers: Gathers, unit: Unit, tensor: torch.Tensor, offset: int) -> None:
         self._gathers = gathers
         self._unit = unit
         self._version = unit.version
-        self._what = tensor.dtype, tensor.size(), tensor.stride(), int(tensor.storage_offset())
+        self._what = tensor.dtype, tensor.size(), tensor.stride(), offset
 
     def tensor(self) -> torch.Tensor:
         if self._unit.version != self._version:

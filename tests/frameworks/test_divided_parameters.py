@@ -536,6 +536,33 @@ def test_a_saved_tensor_that_is_changed_is_found_as_without():
     run_ranks(1, run)
 
 
+def test_saved_tensors_of_another_storage_are_found_by_their_address():
+    """NumPy and DLPack give tensors that begin their own storage anywhere in the memory of a unit."""
+
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.rand(16, 16))
+            self.scales = torch.nn.Parameter(torch.rand(16))
+
+        def forward(self, inputs):
+            scales = self.scales.detach()
+            return inputs @ self.weight * torch.from_numpy(scales.numpy()) * torch.from_dlpack(scales[8:]).repeat(2)
+
+    torch.manual_seed(0)
+    base = torch.nn.Sequential(Scaled(), Scaled())
+
+    def run(engine, is_divided):
+        model = copy.deepcopy(base)
+        if is_divided:
+            sharding.shard(model, keep=0)
+        model(torch.ones(2, 16)).sum().backward()
+        return [layer.weight.grad for layer in model]
+
+    expected, found = (run_ranks(1, partial(run, is_divided=is_divided))[0] for is_divided in (False, True))
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
 @pytest.mark.parametrize("after", [1, 2, 4])
 def test_a_checkpoint_of_three_ranks_goes_on_in_a_job_of_another_size(after, tmp_path):
     def states(engine):
