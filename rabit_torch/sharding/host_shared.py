@@ -94,6 +94,7 @@ class SharedStorage(FlatStorage):
     def __init__(self, memory: HostMemory, *arguments: Any) -> None:
         self.memory = memory
         super().__init__(*arguments)
+        self.device = self._values.device  # The parameters may have been on the meta device.
 
     def share(self) -> None:
         """Copies the values of the first rank to the other hosts. Blocks until every rank calls it."""
