@@ -132,7 +132,7 @@ class DiskTier:
             before.exception()  # The caller has it; the older values are those to keep.
         place = 1 - slot.current
         checksum = _checksum(values)
-        with self._opened(self.path(key, place), os.O_WRONLY | os.O_CREAT) as file:
+        with self._opened(slot, self.path(key, place), os.O_WRONLY | os.O_CREAT) as file:
             view = memoryview(cast("Any", values))
             done = 0
             while done < len(view):
@@ -146,7 +146,7 @@ class DiskTier:
         if before is not None:
             before.result()
         path = self.path(key, slot.current)
-        with self._opened(path, os.O_RDONLY) as file:
+        with self._opened(slot, path, os.O_RDONLY) as file:
             view = memoryview(cast("Any", values))
             done = 0
             while done < len(view) and (count := os.preadv(file, [view[done:]], done)):
@@ -159,12 +159,20 @@ class DiskTier:
             )
 
     @contextlib.contextmanager
-    def _opened(self, path: Path, flags: int) -> Iterator[int]:
-        file = os.open(path, flags | (_DIRECT if self.is_direct else 0), 0o600)
+    def _opened(self, slot: _Slot, path: Path, flags: int) -> Iterator[int]:
         try:
-            yield file
-        finally:
-            os.close(file)
+            file = os.open(path, flags | (_DIRECT if self.is_direct else 0), 0o600)
+            try:
+                yield file
+            finally:
+                os.close(file)
+        except OSError as error:
+            done = "read" if flags == os.O_RDONLY else "written"
+            raise OSError(
+                error.errno,
+                f"{slot.what}: {path} cannot be {done}: {error.strerror}. Check the disk and its free space, and load "
+                "the last checkpoint on every rank, into the model and the optimizer, or start again from it",
+            ) from error
 
     def _let_go_pages(self, file: int) -> None:
         """What was read or written through the page cache is not read soon: its pages are free for others."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from rabit import InvalidArgument
 from rabit.sharding import Flat, Interval
 from rabit_torch.sharding.flats import Storage
 from rabit_torch.sharding.states import Place, States
@@ -101,8 +102,8 @@ class HostStates:
     def publish(self) -> None:
         self._between_copies(self._states.publish)
 
-    def refusal(self) -> str:
-        for copy in self._copies:
+    def refusal(self) -> InvalidArgument | None:
+        for copy in self._copies if self.is_late else ():
             copy.refresh()
         return self._states.refusal()
 

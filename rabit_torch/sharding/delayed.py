@@ -9,7 +9,7 @@ import copy
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -46,8 +46,8 @@ class DelayedStates:
     """The state of `optimizer`, updated by a thread from the step after the first `after` on.
 
     states: makes what has it, of an optimizer and its places. It keeps a copy of this rank's part of the parameters and
-    of the gradients. One thread at a time. An update that fails leaves half of it: its error is raised once, and
-    InvalidArgument from then on, until every place has been set.
+    of the gradients. One thread at a time. An update that fails leaves half of it, and is refused until every place has
+    been set.
     """
 
     is_late = True
@@ -63,7 +63,7 @@ class DelayedStates:
         self._after = after
         self._steps = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rabit delayed update")
-        self._update: Future[None] | None = None  # that runs, or whose error has not been raised
+        self._update: Future[None] | None = None  # that runs, or has ended unseen
         self._failure: BaseException | None = None  # of the last update
         self._halves: set[Place] = set()  # whose state may have half of an update
         self._has_late = False  # values that are not those of the parameters yet
@@ -85,10 +85,9 @@ class DelayedStates:
                 place.slice.data = twin.slice.data
 
     def step(self) -> None:
-        """Publishes the update of the step before, and starts that of this one."""
-        self._check_whole()
+        """Publishes the update of the step before, which `refusal` has found whole, and starts that of this one."""
         if self._has_late:
-            self._give()
+            self.publish()
         else:  # Updates are not late yet, or no more: what broadcast_parameters has written, say, is taken.
             for late in self._late.values():
                 late.refresh()
@@ -101,16 +100,21 @@ class DelayedStates:
         self._steps += 1
         self._has_late = True
         self._update = self._thread.submit(self._run)
-        if self._steps <= self._after:
+        # The others wait for this rank's part: of an update that has failed they learn in the next step, with it.
+        if self._steps <= self._after and self._update.exception() is None:
             self.publish()
 
     def publish(self) -> None:
-        self._check_whole()
-        self._give()
+        if self._has_late:
+            for late in self._late.values():
+                late.publish()
+        self._has_late = False
 
-    def refusal(self) -> str:
+    def refusal(self) -> InvalidArgument | None:
+        if (half := self._half()) is not None:
+            return half
         written = [name for late in self._late.values() if self._has_late and (name := late.written())]
-        return "" if not written else (
+        return None if not written else InvalidArgument(
             f"{written[0]!r} on rank {rabit.rank()} was written after step {self._steps}, whose update was under way "
             f"(delay_after={self._after}) and would undo that. Call optimizer.apply_late() on every rank before "
             "writing into parameters"
@@ -118,7 +122,8 @@ class DelayedStates:
 
     def get(self, place: Place) -> dict[str, Any]:
         """The state after the update that runs, with the values that it gives. Waits for it."""
-        self._check_whole()
+        if (half := self._half()) is not None:
+            raise half
         twin = self._twins[place]
         state = self._states.get(twin)
         return {**state, LATE: twin.values.elements(twin.place).clone()} if self._has_late else state
@@ -138,42 +143,36 @@ class DelayedStates:
 
     def close(self) -> None:
         """Removes the files, and ends the thread. Raises the error of the last update if nothing has raised it."""
-        try:
-            self._wait()
-        finally:
-            self._thread.shutdown()
-            self._states.close()
+        self._thread.shutdown()
+        self._states.close()
+        update, self._update = self._update, None
+        if update is not None:
+            update.result()
 
     def _run(self) -> None:
         with torch.no_grad():
             self._states.step()
 
     def _wait(self) -> None:
-        """Blocks until no update runs. Raises the error of one that has failed, once."""
-        if self._update is None:
-            return
-        wait([self._update])
-        update, self._update = self._update, None
-        self._failure = update.exception()
-        if self._failure is not None:
-            self._halves.update(self._twins)
-            raise self._failure
+        """Blocks until no update runs."""
+        if self._update is not None:
+            self._failure = self._update.exception()
+            self._update = None
+            if self._failure is not None:
+                self._halves.update(self._twins)
 
-    def _check_whole(self) -> None:
-        """Blocks until no update runs. Raises if one has failed, and not all state has been replaced since."""
+    def _half(self) -> InvalidArgument | None:
+        """Why the state cannot be used: it has half of an update. Blocks until no update runs."""
         self._wait()
-        if self._halves:
-            raise InvalidArgument(
-                f"delay_after={self._after}: the update of step {self._steps} on rank {rabit.rank()} has failed "
-                f"({type(self._failure).__name__}: {self._failure}), and the optimizer's state has half of it. Load "
-                "the last checkpoint on every rank, into the model and the optimizer, or start again from it"
-            ) from self._failure
-
-    def _give(self) -> None:
-        if self._has_late:
-            for late in self._late.values():
-                late.publish()
-        self._has_late = False
+        if not self._halves:
+            return None
+        half = InvalidArgument(
+            f"delay_after={self._after}: the update of step {self._steps} on rank {rabit.rank()} has failed "
+            f"({type(self._failure).__name__}: {self._failure}), and the optimizer's state has half of it. Load "
+            "the last checkpoint on every rank, into the model and the optimizer, or start again from it"
+        )
+        half.__cause__ = self._failure
+        return half
 
     def _twin(self, place: Place) -> Place:
         late = self._late[place.values]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 import rabit
+from rabit import InvalidArgument
 from rabit.sharding import DiskTier
 from rabit_torch.sharding.parts_on_disk import PIECE, WRITES_MAX, DiskStorage, Piece
 from rabit_torch.sharding.states import MASTER, Place, refreshed
@@ -71,6 +72,7 @@ class OffloadedStates:
         self._groups = list(_grouped(places))
         self._writes: deque[list[Future[None]]] = deque()
         self._ahead: _Reading | None = None  # of the first group, for the next step
+        self._given: dict[int, dict[int, dict[str, Any]]] = {}  # by group and slice, of groups that `set` has begun
         self._by_place: dict[int, list[tuple[int, int]]] = {}
         for number, group in enumerate(self._groups):
             for which, own in enumerate(group.slices):
@@ -116,7 +118,9 @@ class OffloadedStates:
         """The state of a slice, with its master. Reads from disk."""
         states = []
         for number, which in self._by_place[id(place)]:
-            states.append(self._read(number)[which])
+            reading = self._start_read(number)
+            assert reading is not None
+            states.append(reading.finished()[which])
         first = states[0]
         return {
             key: torch.cat([state[key] for state in states])
@@ -126,35 +130,36 @@ class OffloadedStates:
         }
 
     def set(self, place: Place, state: dict[str, Any]) -> None:
-        """Replaces the state of a slice. Writes to disk."""
+        """Replaces the state of a slice. Writes to disk each group of which all slices have one.
+
+        It reads nothing: where a write has failed, this is what makes the state whole again.
+        """
         self._ahead = None
+        self._writes.clear()
         if place.has_master and MASTER not in state:
             state = {**state, MASTER: place.values.elements(place.place).float()}
         for number, which in self._by_place[id(place)]:
-            states = self._read(number)
-            own = self._groups[number].slices[which]
-            states[which] = {
+            slices, given = self._groups[number].slices, self._given.setdefault(number, {})
+            own = slices[which]
+            given[which] = {
                 key: value[own.begin : own.begin + own.length].clone()
                 if isinstance(value, torch.Tensor) and value.dim()
                 else value
                 for key, value in state.items()
             }
-            self._put(number, states).result()
+            if len(given) == len(slices):
+                del self._given[number]
+                self._put(number, [given[which] for which in range(len(slices))]).result()
 
     def publish(self) -> None:
         pass
 
-    def refusal(self) -> str:
-        return ""
+    def refusal(self) -> InvalidArgument | None:
+        return None
 
     def close(self) -> None:
         """Removes the files."""
         self.tier.close()
-
-    def _read(self, number: int) -> list[dict[str, Any]]:
-        reading = self._start_read(number)
-        assert reading is not None
-        return reading.finished()
 
     def _begin(self, number: int) -> None:
         """A group has no state yet, but masters."""

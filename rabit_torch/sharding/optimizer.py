@@ -66,14 +66,14 @@ class ShardedOptimizer(KeptState):
 
         Blocks until every rank has stepped. closure: as torch's optimizers take it. Raises what the engine
         reports (PeerLost, Mismatch), InvalidArgument for a parameter that was thawed after wrapping; with delay_after
-        also, on every rank, for one that a rank has written and that an update on its way would undo.
+        also, on every rank, if the last update of one has failed, or would undo what that rank has written.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         if self._rabit_is_synchronized and self._rabit_states.is_late:  # What was written since then, too.
-            self._rabit_check_writes()
+            self._rabit_check_late()
         self.synchronize()
         self._rabit_write(self._rabit_states.step)
         divided = self._rabit_gathers
@@ -89,21 +89,21 @@ class ShardedOptimizer(KeptState):
     def apply_late(self) -> None:
         """Gives the parameters the update that is late (delay_after); the next one begins from what they have then.
 
-        Without a delay it does nothing. Blocks until every rank calls it. Raises InvalidArgument on every rank if one
-        has written into the parameters since the last step.
+        Without a delay it does nothing. Blocks until every rank calls it. Raises InvalidArgument on every rank if the
+        update of one has failed, or one has written into the parameters since the last step.
         """
         self.flush()
         if self._rabit_states.is_late:
-            self._rabit_check_writes()
+            self._rabit_check_late()
             self._rabit_write(self._rabit_states.publish)
             self.flush()
 
-    def _rabit_check_writes(self) -> None:
-        """Raises InvalidArgument on every rank if a late update would undo what one has written. Collective."""
-        name = f"{self._rabit_prefix}.writes"
-        refusals = rabit.allgather_object(self._rabit_states.refusal(), name, self._rabit_levels.everyone)
-        for refusal in filter(None, refusals):
-            raise InvalidArgument(refusal)
+    def _rabit_check_late(self) -> None:
+        """Raises InvalidArgument on every rank if one refuses its late update. Collective."""
+        own = self._rabit_states.refusal()
+        text, name = "" if own is None else str(own), f"{self._rabit_prefix}.late"
+        for refusal in filter(None, rabit.allgather_object(text, name, self._rabit_levels.everyone)):
+            raise own or InvalidArgument(refusal)
 
     def _rabit_write(self, update: Callable[[], None]) -> None:
         """`update` writes into this rank's part of the parameters, which the others gather then."""
@@ -271,14 +271,14 @@ class ShardedOptimizer(KeptState):
                 place.parameter.grad = None
         gathers = self._rabit_gathers
         flags = [place.is_used for place in self._rabit_places]
-        flags += [gathers is not None and gathers.wants_order, bool(self._rabit_states.refusal())]
+        flags += [gathers is not None and gathers.wants_order, self._rabit_states.refusal() is not None]
         name = f"{self._rabit_prefix}.used"
         found = rabit.allreduce(
             np.array(flags, np.uint8), name=name, op=rabit.Max, process_set=self._rabit_levels.everyone
         )
-        *used, self._rabit_adopts_order, has_written = (bool(flag) for flag in found)
-        if has_written:
-            self._rabit_check_writes()
+        *used, self._rabit_adopts_order, is_refused = (bool(flag) for flag in found)
+        if is_refused:
+            self._rabit_check_late()
         return used
 
     def _rabit_forget(self) -> None:

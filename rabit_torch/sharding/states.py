@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
+from rabit import InvalidArgument
 from rabit.sharding import Interval
 from rabit_torch.sharding.flats import Storage
 
@@ -69,8 +70,11 @@ class States(Protocol):
     def publish(self) -> None:
         """Gives the parameters the values that are late."""
 
-    def refusal(self) -> str:
-        """Why `publish` would undo what this rank has written into its part of the parameters; empty: it does not."""
+    def refusal(self) -> InvalidArgument | None:
+        """Why `publish` would be wrong: the update has failed, or would undo what this rank has written.
+
+        Blocks until no update runs.
+        """
 
     def get(self, place: Place) -> dict[str, Any]:
         """The state of a slice, with its master if that is more than the values of the parameter."""
@@ -118,8 +122,8 @@ class MemoryStates:
     def publish(self) -> None:
         pass
 
-    def refusal(self) -> str:
-        return ""
+    def refusal(self) -> InvalidArgument | None:
+        return None
 
     def close(self) -> None:
         pass

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import errno
 import itertools
+import os
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -261,21 +264,74 @@ def test_an_optimizer_without_a_delay_takes_the_update_that_is_late(shard, tmp_p
         assert not has_late
 
 
-def test_an_error_of_the_thread_is_raised_in_the_next_step(tmp_path):
-    def run(engine):
+@pytest.mark.parametrize("after", [0, 2])
+@pytest.mark.parametrize("use", ["step", "clip", "apply_late"])
+def test_every_rank_refuses_half_an_update_of_one_and_loads(use, after):
+    def run(engine, fails):
         model = copy.deepcopy(MODEL)
-        optimizer = wrapped(model, OPTIMIZERS["adamw"], "optimizer", tmp_path, 0)
+        optimizer = wrapped(model, OPTIMIZERS["adamw"], "gradients", "cpu", after)
+        train(model, optimizer, [0])
+        optimizer.apply_late()
+        whole = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+        states = optimizer._rabit_states._states
+        update = states.step
 
         def fail():
-            raise OSError("no space")
+            states.step = update
+            raise MemoryError("no room")
 
-        optimizer._rabit_states._states.step = fail
+        if fails and engine.rank == 1:
+            states.step = fail
+        train(model, optimizer, [1])
+        optimizer.zero_grad()
+        backward(model, engine.rank, 2)
+        if fails:
+            with pytest.raises(rabit.InvalidArgument, match=r"step 2 on rank 1 has failed .*no room") as refused:
+                optimizer.clip_grad_norm_(1.0) if use == "clip" else getattr(optimizer, use)()
+            assert isinstance(refused.value.__cause__, MemoryError if engine.rank else type(None))
+        model.load_state_dict(whole[0])
+        optimizer.load_state_dict(whole[1])
+        train(model, optimizer, [1, 2])
+        optimizer.apply_late()
+        return values_of(model)
+
+    found, expected = (run_ranks(2, partial(run, fails=fails), deterministic=True) for fails in (True, False))
+    assert all(map(equal, found, expected))
+
+
+@pytest.mark.parametrize("after", [None, 0])
+def test_a_state_whose_write_has_failed_is_refused_until_one_is_loaded(after, tmp_path, monkeypatch):
+    write, is_full = os.pwrite, [False]
+
+    def pwrite(*arguments):
+        if is_full[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(*arguments)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+
+    def run(engine):
+        model = copy.deepcopy(MODEL)
+        optimizer = wrapped(model, OPTIMIZERS["adamw"], "gradients", tmp_path, after)
         train(model, optimizer, [0])
-        backward(model, engine.rank, 1)
-        with pytest.raises(OSError, match="no space"):
-            optimizer.step()
+        optimizer.apply_late()
+        whole = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+        is_full[0] = True
+        train(model, optimizer, [1])
+        says = r"state on disk, of '0\.weight', .* on rank 0: .*group0\.\d cannot be written: No space left .* load the"
+        with pytest.raises(OSError, match=says) as caught:
+            optimizer.state_dict()
+        assert caught.value.errno == errno.ENOSPC
+        is_full[0] = False
+        with pytest.raises(OSError if after is None else rabit.InvalidArgument, match=says):
+            train(model, optimizer, [2, 3])
+        model.load_state_dict(whole[0])
+        optimizer.load_state_dict(whole[1])
+        loaded = optimizer.state_dict()
+        train(model, optimizer, [1, 2])
+        return [[state["exp_avg"].value for state in each["state"].values()] for each in (loaded, whole[1])]
 
-    run_ranks(1, run)
+    assert equal(*run_ranks(1, run)[0])
 
 
 @pytest.mark.parametrize("after", [0, 2])
@@ -287,18 +343,17 @@ def test_a_state_with_half_an_update_is_not_used_until_one_is_loaded(after, tmp_
         whole = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
         train(model, optimizer, [1])
         expected = copy.deepcopy(optimizer.state_dict())
-        update = optimizer._rabit_states._states.step
+        states = optimizer._rabit_states._states
+        update = states.step
 
         def fail():
+            states.step = update
             update()
             raise MemoryError("no room")
 
-        optimizer._rabit_states._states.step = fail
+        states.step = fail
         optimizer.load_state_dict(copy.deepcopy(whole[1]))  # It takes the tensors for its own.
-        with pytest.raises(MemoryError, match="no room"):
-            train(model, optimizer, [1])
-            optimizer.state_dict()
-        optimizer._rabit_states._states.step = update
+        train(model, optimizer, [1])
         for use in (optimizer.state_dict, optimizer.apply_late, optimizer.step, optimizer.state_dict):
             with pytest.raises(rabit.InvalidArgument, match=r"step \d on rank 0 .*no room.* has half of it\. Load"):
                 use()
