@@ -21,6 +21,9 @@ constexpr int kReadsMax = 64;
 // The sender keeps copies of what is not acknowledged.
 constexpr size_t kFramesPerAck = 32;
 constexpr size_t kBytesPerAck = 1 << 20;
+// Data that nobody has asked for, while an operation may wait for what lies behind: more loses the
+// peer.
+constexpr size_t kUnexpectedBytesMax = size_t{1} << 30;
 
 }  // namespace
 
@@ -291,7 +294,7 @@ bool TcpLink::BeginFrame() {
     }
     // Memory for messages that no operation asks for is bounded, or ranks that call different
     // collectives would fill the host.
-    if (inbox_.unexpected_bytes() > options_.unexpected_bytes_hard) {
+    if (inbox_.unexpected_bytes() > kUnexpectedBytesMax) {
       MutexLock send(send_mutex_);
       FailLocked(
           ResourceExhausted(PeerText() + ": it sent " + std::to_string(inbox_.unexpected_bytes()) +

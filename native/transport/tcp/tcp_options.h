@@ -61,8 +61,6 @@ struct TcpOptions {
   size_t retained_bytes_max = 8 << 20;
   // Data of a link that nobody has asked for, while no operation of the link is in flight.
   size_t unexpected_bytes_soft = 64 * 1024;
-  // The same while one is (it may wait for what lies behind): more loses the peer.
-  size_t unexpected_bytes_hard = size_t{1} << 30;
   // Whole messages are kept for TcpLink::Take, however many nobody has asked for; they survive the
   // loss of the peer, whose last words they may be.
   bool keeps_messages = false;
