@@ -15,7 +15,7 @@ constexpr int kDeafStallsMax = 2;
 // stall: such a connection is made anew less and less often.
 constexpr int kStallDoublingsMax = 5;
 
-// What a new connection gets for the peer's hello before it may be asked for another.
+// A connection that is newer, or on which something was heard since, is not the one that broke.
 constexpr std::chrono::seconds kAnswerTime{1};
 
 }  // namespace
@@ -44,9 +44,8 @@ void TcpLink::NoteBrokenBy(const std::string& reason) {
 
 void TcpLink::Renew() {
   MutexLock receive(receive_mutex_);
-  // A peer that gets hardly any core asks before it has taken the connection that was just made.
-  const bool is_new = is_connected() && !is_ready();
-  if (is_new && std::chrono::steady_clock::now() - last_heard_.load() < kAnswerTime) return;
+  // A peer that gets hardly any core has asked before it took the connection that was just made.
+  if (is_connected() && std::chrono::steady_clock::now() - last_heard_.load() < kAnswerTime) return;
   Break("the peer found it broken");
 }
 

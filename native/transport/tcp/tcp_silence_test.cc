@@ -193,6 +193,9 @@ TEST(TcpSilence, a_new_connection_stays_though_the_peer_has_asked_for_one) {
   TcpLink& link = unserved.link();
 
   link.Renew();
+  unserved.PeerSends({.type = FrameType::kHello});
+  ASSERT_TRUE(link.ReadNow());
+  link.Renew();
   EXPECT_TRUE(link.is_connected());
 
   link.set_last_heard(std::chrono::steady_clock::now() - 1h);
