@@ -73,7 +73,7 @@ def check(tensor: object, name: str | None, *, is_written: bool = False) -> torc
             "travel. Call .cpu() first"
         )
     dtype_of(tensor, name)
-    if is_written and not tensor.is_contiguous() and _is_expanded(tensor):
+    if is_written and not tensor.is_contiguous() and is_expanded(tensor):
         raise InvalidArgument(
             f"tensor '{name}' of shape {tuple(tensor.shape)} has strides {tensor.stride()}, so that several elements "
             "lie at one place and cannot be written; pass tensor.clone()"
@@ -87,7 +87,8 @@ def _is_wrapper(tensor: torch.Tensor) -> bool:
     return not is_plain and tensor.numel() > 0 and tensor.data_ptr() == 0
 
 
-def _is_expanded(tensor: torch.Tensor) -> bool:
+def is_expanded(tensor: torch.Tensor) -> bool:
+    """Whether several elements lie at one place."""
     places = zip(tensor.shape, tensor.stride(), strict=True)
     return any(stride == 0 and extent > 1 for extent, stride in places)
 

@@ -359,7 +359,7 @@ def DistributedOptimizer(
         the other hosts or groups have copies of the parts, and average what they have. None: among all ranks.
     host_shared: with shard="optimizer" or "gradients": the ranks of a host have the parameters once, in memory that
         they share, and each updates its part of them. Those of the first rank count. The others may build the model
-        on the meta device and pass model=, whose buffers get values too. None: RABIT_HOST_SHARED, or not.
+        on the meta device if every rank passes model=, whose buffers get values too. None: RABIT_HOST_SHARED, or not.
     delay_after: with offload, and shard="optimizer" or "gradients": after this many steps, an update runs while the
         next step computes, and parameters get it at the end of that step: one step late, which may diverge at a
         learning rate that is stable without. step() publishes the update before, apply_late() the last. None: never.

@@ -46,24 +46,37 @@ def fill_meta(
 ) -> None:
     """Gives what `model` has on the meta device, but for `trained` parameters, memory and the first rank's values.
 
-    names: of parameters. Blocks until every rank calls it. Raises InvalidArgument on every rank if one has parameters
-    that cannot be in memory of the CPU, or has no `model` for those on the meta device, or is the first with such.
+    names: of parameters. Every rank passes `model` if one does. Blocks until every rank calls it. Raises
+    InvalidArgument on every rank if one has parameters that cannot be in memory of the CPU, is the first with some on
+    the meta device, or has not in its `model` what another has on the meta device.
     """
     rest: dict[str, torch.Tensor] = {}
-    if model is not None:
+    if isinstance(model, torch.nn.Module):
         found = [*model.named_parameters(), *model.named_buffers()]
         rest = {name: tensor for name, tensor in found if tensor not in trained}
     meta = [name for name, tensor in rest.items() if tensor.is_meta]
     where = {name: tensor.device.type for tensor, name in names.items() if tensor.is_meta or tensor in trained}
     refusal = _refusal_of_devices({**where, **dict.fromkeys(meta, "meta")}, process_set.rank() == 0, model is None)
-    told = rabit.allgather_object((refusal, meta), f"{prefix}.meta", process_set)
-    for text in filter(None, (text for text, _ in told)):
+    if model is not None and not isinstance(model, torch.nn.Module):
+        refusal = f"host_shared: model on rank {rabit.rank()} is {type(model).__name__}; expected a torch.nn.Module"
+    shapes = None if model is None else {name: tuple(tensor.shape) for name, tensor in rest.items()}
+    told = rabit.allgather_object((rabit.rank(), refusal, meta, shapes), f"{prefix}.meta", process_set)
+    for text in filter(None, (text for _, text, _, _ in told)):
         raise InvalidArgument(text)
-    wanted = [rest[name] for name in sorted({name for _, names in told for name in names})]
-    for tensor in wanted:
-        if tensor.is_meta:
-            leave_meta(tensor, torch.empty_like(tensor, device="cpu"))
-    share_values(wanted, process_set, prefix)
+    wanted = {name: (rank, others[name]) for rank, _, names, others in told for name in names}
+    for name, (meta_rank, shape) in wanted.items():
+        for rank, _, _, others in told:
+            passed = "no model" if others is None else others.get(name, "no such buffer or frozen parameter")
+            if passed != shape:
+                raise InvalidArgument(
+                    f"host_shared: {name!r} of shape {shape} on rank {meta_rank} is on meta and gets the values of the "
+                    f"first rank, and rank {rank} passes {passed}. Build the same model on every rank, and pass model= "
+                    "on every rank"
+                )
+    for name in sorted(wanted):
+        if rest[name].is_meta:
+            leave_meta(rest[name], torch.empty_like(rest[name], device="cpu"))
+    share_values((rest[name] for name in sorted(wanted)), process_set, prefix)
 
 
 def _refusal_of_devices(where: Mapping[str, str], is_first: bool, lacks_model: bool) -> str:

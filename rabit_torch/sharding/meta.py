@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 
 from rabit import InvalidArgument, ProcessSet
 from rabit_torch.ops.collectives import broadcast_async_
+from rabit_torch.tensors import is_expanded
 
 __all__ = ["device_of_values", "give_values", "is_on_meta", "leave_meta", "owners_of", "share_values"]
 
@@ -65,20 +67,35 @@ def give_values(modules: Iterable[torch.nn.Module], is_first: bool) -> list[torc
 
 
 def leave_meta(tensor: torch.Tensor, values: torch.Tensor) -> None:
-    """Moves a parameter or a buffer from the meta device to the memory of `values`; it stays the object that it is."""
+    """Moves a parameter or a buffer from the meta device to the memory of `values`.
+
+    It stays the object that it is, of its class, with its attributes and its hooks.
+    """
     is_parameter = isinstance(tensor, torch.nn.Parameter)
-    made = torch.nn.Parameter(values, requires_grad=tensor.requires_grad) if is_parameter else values
+    made: Any = torch.nn.Parameter(values, requires_grad=tensor.requires_grad) if is_parameter else values
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        made.__class__ = type(tensor)
+    made.__dict__.update(tensor.__dict__)
+    if tensor._backward_hooks:
+        made._backward_hooks = tensor._backward_hooks
+    if tensor._post_accumulate_grad_hooks:
+        made._post_accumulate_grad_hooks = tensor._post_accumulate_grad_hooks
     torch.utils.swap_tensors(tensor, made)  # type: ignore[no-untyped-call]
 
 
 def share_values(tensors: Iterable[torch.Tensor], process_set: ProcessSet, prefix: str) -> None:
-    """Gives every rank the values of the first. Blocks until every rank calls it."""
+    """Gives every rank the values of the first; one that is expanded gets memory for all of its elements.
+
+    Blocks until every rank calls it.
+    """
     if process_set.size() == 1:
         return
-    handles = [
-        broadcast_async_(tensor.detach(), process_set.ranks[0], f"{prefix}.first.{place}", process_set)
-        for place, tensor in enumerate(tensors)
-    ]
+    handles = []
+    for place, tensor in enumerate(tensors):
+        values = tensor.detach()
+        if is_expanded(values):
+            tensor.data = values = values.contiguous()
+        handles.append(broadcast_async_(values, process_set.ranks[0], f"{prefix}.first.{place}", process_set))
     for handle in handles:
         handle.wait()
 

@@ -165,6 +165,67 @@ def test_every_rank_refuses_what_would_have_no_values(meta_rank, with_model, say
     run_ranks(2, run)
 
 
+def test_what_leaves_the_meta_device_keeps_its_class_its_attributes_and_its_hooks():
+    class Tagged(torch.nn.Parameter):
+        pass
+
+    def run(engine):
+        on_host(engine, 1)
+        calls = []
+        with torch.device("meta" if engine.rank else "cpu"):
+            model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
+            model[1].weight = Tagged(torch.ones(2, 8))
+        model[1].bias.requires_grad_(False)
+        for parameter in (model[0].weight, model[1].bias):
+            parameter.no_decay = True
+        removed = model[0].weight.register_hook(lambda _: calls.append("removed"))
+        model[0].weight.register_hook(lambda _: calls.append("hook"))
+        model[0].weight.register_post_accumulate_grad_hook(lambda _: calls.append("after"))
+        wrap(model, shard="gradients", host_shared=True, model=model)
+        removed.remove()
+        model(torch.ones(1, 8)).sum().backward()
+        return model[0].weight.no_decay, model[1].bias.no_decay, type(model[1].weight), calls
+
+    assert run_ranks(2, run) == [(True, True, Tagged, ["hook", "after"])] * 2
+
+
+def test_a_buffer_that_is_expanded_is_filled():
+    class Expanded(torch.nn.Module):
+        def __init__(self, first):
+            super().__init__()
+            self.layer = torch.nn.Linear(8, 8)
+            self.register_buffer("places", torch.arange(first, first + 8.0).expand(4, 8))
+
+    def run(engine):
+        on_host(engine, 1)
+        with torch.device("meta" if engine.rank == 1 else "cpu"):
+            model = Expanded(engine.rank)
+        wrap(model, shard="gradients", host_shared=True, model=model)
+        return torch.equal(model.places, torch.arange(8.0).expand(4, 8))
+
+    assert run_ranks(3, run) == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("others", "says"),
+    [
+        (None, r"'norm\.running_mean' of shape \(65,\) on rank 1 is on meta .*, and rank 0 passes no model\. Build"),
+        (torch.nn.BatchNorm1d(65), r"'norm\.running_mean' .*, and rank 0 passes no such buffer or frozen parameter"),
+        (torch.nn.ModuleDict({"norm": torch.nn.BatchNorm1d(7)}), r"shape \(65,\) .* and rank 0 passes \(7,\)\. Build"),
+        (3, r"model on rank 0 is int; expected a torch\.nn\.Module"),
+    ],
+)
+def test_every_rank_refuses_models_that_differ(others, says):
+    def run(engine):
+        on_host(engine, 1)
+        with torch.device("meta" if engine.rank else "cpu"):
+            model = torch.nn.ModuleDict({"norm": torch.nn.BatchNorm1d(65)})
+        with pytest.raises(InvalidArgument, match=says):
+            wrap(model, shard="gradients", host_shared=True, model=model if engine.rank else others)
+
+    run_ranks(2, run)
+
+
 def test_state_may_be_divided_inside_a_host():
     def run(engine, **options):
         on_host(engine, 2)
