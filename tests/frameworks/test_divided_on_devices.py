@@ -11,11 +11,8 @@ from support import emulated_cuda
 pytestmark = pytest.mark.skipif(bool(emulated_cuda.MISSING), reason=emulated_cuda.MISSING)
 
 TRAIN = """
-import tempfile
 from torch.utils.checkpoint import checkpoint
 from rabit_torch import sharding
-
-FOLDER = tempfile.mkdtemp()
 
 
 class Blocks(torch.nn.Module):
@@ -65,7 +62,7 @@ def equal(found, expected):
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])
-def test_it_has_the_bits_of_training_on_the_host(on_devices, kind):
+def test_it_has_the_bits_of_training_on_the_host(on_devices, kind, tmp_path):
     results = on_devices(2, TRAIN + f"""
 kind = torch.{kind}
 """ + """
@@ -77,12 +74,12 @@ for options in (
     {"shard": {"window": 0}},
     {"shard": {"backward_within": 1}},
     {"offload": "cpu"},
-    {"offload": f"disk:{FOLDER}"},
+    {"offload": f"disk:{os.environ['FOLDER']}"},
 ):
     if not equal(values_of(train(True, kind, **options)[0]), expected):
         wrong.append(str(options))
 report(wrong)
-""")
+""", FOLDER=str(tmp_path / "state"))
     assert results == [[], []]
 
 
@@ -139,27 +136,37 @@ report(found == expected)
 
 def test_every_stream_that_reads_a_unit_waits_for_it(on_devices):
     results = on_devices(2, TRAIN + """
+import ctypes
 import threading
 
 model, _ = train(True)
 first = sharding.whole(model.first.weight).cpu()
 other = cuda_tensor.new_stream(rank)
+found, has_read = [], threading.Event()
 driver.hold(True)
 with sharding.gathered(model):  # Its stream waits for copies to the device, which do not begin.
-    threading.Timer(0.2, lambda: driver.hold(False)).start()
     cuda_tensor.current = other
-    found = model.first.weight.detach().cpu()
-report(torch.equal(found, first))
+    row = (ctypes.c_float * 8).from_address(model.first.weight.detach().inside.data_ptr())
+
+    def read():
+        found.extend(row)
+        has_read.set()
+
+    driver.launch(rank, read, other.cuda_stream)
+    has_read.wait(0.2)  # A stream that does not wait reads it now.
+    driver.hold(False)
+    driver.finish(rank, other.cuda_stream)
+report(found == first[0].tolist())
 """)
     assert results == [True, True]
 
 
-def test_parts_are_saved_and_loaded_on_either_side(on_devices):
+def test_parts_are_saved_and_loaded_on_either_side(on_devices, tmp_path):
     results = on_devices(2, TRAIN + """
 checkpoints, found = [], []
 for source, target in ((True, False), (False, True), (True, True)):
     model, optimizer = train(source)
-    folder = rabit.broadcast_object(f"{FOLDER}/{len(checkpoints)}", 0)
+    folder = f"{os.environ['FOLDER']}/{len(checkpoints)}"
     kept = rabit.Checkpoint(folder, model=model, optimizer=optimizer)
     kept.save(step=3)
     kept.close()
@@ -175,7 +182,7 @@ for source, target in ((True, False), (False, True), (True, True)):
     ))
     checkpoints.append(folder)
 report(found)
-""")
+""", FOLDER=str(tmp_path / "saved"))
     assert results == [[True] * 6] * 2
 
 
@@ -235,7 +242,7 @@ report([
 def test_what_needs_host_memory_is_refused(on_devices):
     results = on_devices(1, TRAIN + """
 refused = []
-for options in ({"gather": "pull"}, {"offload": f"disk:{FOLDER}"}):
+for options in ({"gather": "pull"}, {"offload": "disk:nowhere"}):
     try:
         sharding.shard(to_device(Blocks()), keep=0, **options)
     except rabit.InvalidArgument as error:

@@ -11,11 +11,6 @@ from support import emulated_cuda
 pytestmark = pytest.mark.skipif(bool(emulated_cuda.MISSING), reason=emulated_cuda.MISSING)
 
 TRAIN = """
-import tempfile
-
-FOLDER = tempfile.mkdtemp()
-
-
 def train(is_on_device, kind=torch.float32, steps=range(4), **options):
     torch.manual_seed(7)
     model = torch.nn.Sequential(torch.nn.Linear(8, 30), torch.nn.ReLU(), torch.nn.Linear(30, 2)).to(kind)
@@ -43,18 +38,18 @@ def equal(found, expected):
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16"])
-def test_it_has_the_bits_of_training_on_the_host(on_devices, kind):
+def test_it_has_the_bits_of_training_on_the_host(on_devices, kind, tmp_path):
     results = on_devices(2, TRAIN + f"""
 kind = torch.{kind}
 """ + """
 wrong = []
 for stage in ("optimizer", "gradients"):
     expected = values_of(train(False, kind, shard=stage)[0])
-    for options in ({}, {"offload": "cpu"}, {"offload": f"disk:{FOLDER}/" + stage}):
+    for options in ({}, {"offload": "cpu"}, {"offload": f"disk:{os.environ['FOLDER']}/{stage}"}):
         if not equal(values_of(train(True, kind, shard=stage, **options)[0]), expected):
             wrong.append([stage, str(options)])
 report(wrong)
-""")
+""", FOLDER=str(tmp_path / "state"))
     assert results == [[], []]
 
 
