@@ -31,7 +31,7 @@ class Standing:
 
     commits: that it has made; -1: it has just come and has no state.  seat: see Membership.seat_of.
     is_heir: it has come for a rank that was lost.  kept: commit and seat of each copy that it holds.
-    begins: it was there when the job began, and a loss has kept it from having a state with the others.
+    begins: it is one of the first ranks, and a loss has kept it from having a state with the others.
     """
 
     commits: int

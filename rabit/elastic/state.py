@@ -34,6 +34,7 @@ class State(abc.ABC):
     _commits = 0  # of this process and of those from which it has taken its state
     _was_reset = False  # The ranks have changed since this process made it.
     _is_beginning = True  # Nothing has been committed yet: what is saved takes no other rank.
+    _is_first = False  # It has met with the others when no rank had begun with this state.
     _updates: Updates | None = None  # while elastic.run calls a function with this state
 
     def __init__(self, replicas: int = 0) -> None:
@@ -86,8 +87,9 @@ class State(abc.ABC):
         """Every rank takes the newest commit, from the lowest rank that has it.  Blocks.
 
         A rank that finished the last step before the loss may have committed it, and others not.  Where
-        parts are local all go back to the last commit that every rank has, and keep their own; where a rank has not
-        finished the first of these calls, to what each has begun with.
+        parts are local all go back to the last commit that every rank has, and keep their own.  A rank in which a
+        loss has interrupted the first of these calls adds its own parts, as they were before it, to the commit that
+        the call gave the others.  Where it gave none, the lowest such rank gives the rest.
         """
         if self._has_replicas() and not self.is_local:
             raise InvalidArgument(
@@ -100,17 +102,18 @@ class State(abc.ABC):
         ranks = allgather_object(mine, "rabit.elastic.commits")
         counts = [peer.commits for peer in ranks]
         chosen = max(counts)
+        self._is_first |= chosen < 0 and not any(peer.begins for peer in ranks)
         if self.is_local and chosen >= 0:
-            chosen = min(peer.commits for peer in ranks if peer.commits >= 0 or peer.begins)  # Newcomers have none.
+            # Newcomers have none.  One that has begun has its own parts of commit 0.
+            chosen = min(max(0, peer.commits) for peer in ranks if peer.commits >= 0 or peer.begins)
             if mine.commits > chosen:
                 self.step_back(mine.commits - chosen)
-                # Also if what follows fails: its copies are of that commit.
-                self._commits, self._is_new = max(0, chosen), chosen < 0
+                self._commits = chosen  # Also if what follows fails: its copies are of that commit.
             counts = [min(count, chosen) for count in counts]
-        has_own = self.is_local and chosen >= 0 and mine.commits >= 0
+        has_own = self.is_local and mine.commits >= 0
         if has_own:  # Else newcomers would get what the root has done since that commit.
             self.restore()
-        self.broadcast(counts.index(chosen))
+        self.broadcast(max(range(len(ranks)), key=lambda number: (counts[number], ranks[number].begins)))
         if self.is_local:
             taken = self._taken_over(ranks, chosen)
             if self._has_replicas():
@@ -128,10 +131,14 @@ class State(abc.ABC):
         seat, is_heir = seat_now()
         kept = self._replicas.kept() if self._replicas is not None else frozenset()
         # What a process that comes has committed by itself is not a commit of the others.
-        joins = current_engine().config.joins
-        commits = -1 if self._is_new and (self._commits == 0 or joins) else self._commits
-        begins = commits < 0 and self._was_reset and not joins
-        return Standing(commits, seat, is_heir, own_host(), kept, begins)
+        has_none = self._commits == 0 or current_engine().config.joins
+        commits = -1 if self._is_new and has_none else self._commits
+        return Standing(commits, seat, is_heir, own_host(), kept, self._begins())
+
+    def _begins(self) -> bool:
+        """Whether it is one of the first ranks with this state, and a loss has kept it from having a commit of it."""
+        is_first = self._is_first or not current_engine().config.joins
+        return is_first and self._is_new and self._was_reset and self._commits == 0
 
     def _has_replicas(self) -> bool:
         """True in what can lose ranks and continue."""
@@ -272,8 +279,9 @@ class ObjectState(State):
     def step_back(self, commits: int) -> None:
         if commits != 1 or self._before is None:
             raise Internal(
-                f"{type(self).__name__} on rank {rank()} is {commits} commits ahead of another rank: call commit() "
-                "after the same steps on all ranks."
+                f"{type(self).__name__} on rank {rank()} is {commits} commits ahead of another rank, and goes back by "
+                "1 at most. Call commit() after the same steps on all ranks, in the function that elastic.run calls, "
+                "where it waits for the other ranks."
             )
         self._saved, self._before = self._before, None
         self.restore()

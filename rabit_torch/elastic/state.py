@@ -104,16 +104,20 @@ class TorchState(ObjectState):
         nothing: tuple[dict[str, Any], dict[str, Any], Any] = ({}, {}, None)
         own, locals_, values = taken or nothing
         is_new = not (has_own or taken)
-        everybody = allgather_object((has_own, is_new, self._was_reset), "rabit.elastic.own")
+        everybody = allgather_object((has_own, is_new, self._begins()), "rabit.elastic.own")
         owners = [number for number, (is_owner, *_) in enumerate(everybody) if is_owner]
+        assert self._saved is not None
+        divided = {name: self._saved["tensors"][name] for name, tensor in self._tensors.items() if _is_divided(tensor)}
         if has_own:
             self.restore()
         if owners:  # Else these are the first ranks of the job: what they have begun with is all there is.
-            assert self._saved is not None
             methods = self._saved["methods"]
             if len(owners) < len(everybody):
-                found = broadcast_object(methods, owners[0], "rabit.elastic.methods")
-                methods = methods if has_own else found
+                options = {name: saved["param_groups"] for name, saved in divided.items() if "param_groups" in saved}
+                found = broadcast_object((methods, options), owners[0], "rabit.elastic.methods")
+                if not has_own:  # A rank that has begun has parts of this commit, and not its options.
+                    methods, options = found
+                    divided |= {name: {**divided[name], "param_groups": groups} for name, groups in options.items()}
             has_new = any(each for _, each, _ in everybody)
             for name, saved in methods.items():
                 mine = {**saved, "local": locals_.get(name, saved["local"])}
@@ -122,14 +126,11 @@ class TorchState(ObjectState):
             for name, saved in own.items():
                 _load(self._tensors[name], _whole(self._tensors[name], saved))
         # Ranks that were lost while the first ones met have had parts, too: the others have been divided again.
-        if owners or any(was_reset for *_, was_reset in everybody):
-            assert self._saved is not None
-            has_part = has_own or (not owners and self._was_reset)
-            for name, tensor in self._tensors.items():
-                if _is_divided(tensor):
-                    kept = [self._saved["tensors"][name]] if has_part else []
-                    kept += [part[name] for part in (own, *self._left) if name in part]
-                    _take_commits(tensor, copy.deepcopy(kept))
+        if any(is_owner or begins for is_owner, _, begins in everybody):
+            for name, saved in divided.items():
+                kept = [saved] if has_own or self._begins() else []
+                kept += [part[name] for part in (own, *self._left) if name in part]
+                _take_commits(self._tensors[name], copy.deepcopy(kept))
         self._left = []
         super().take_own(has_own, values)
 

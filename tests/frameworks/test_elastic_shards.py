@@ -122,13 +122,15 @@ def test_a_loss_before_there_are_copies_ends_a_job_that_has_loaded_a_state(rank_
     assert "are on no rank. Load on every rank what Checkpoint.restore gave it" in done.stderr
 
 
-def test_a_loss_in_the_last_exchange_of_the_first_meeting_keeps_the_parts_of_both_sides(rank_server, tmp_path):
+@pytest.mark.parametrize(("case", "left"), [("parts", (0, 1)), ("committed", (0, 1)), ("one", (1, 2))])
+def test_a_loss_in_the_last_exchange_of_the_first_meeting_leaves_what_was_loaded(rank_server, tmp_path, case, left):
     script = SCRIPT.with_name("elastic_first_meeting.py")
 
-    done = launched(rank_server, tmp_path, script, ["--min-np", "2"], tmp_path)
+    done = launched(rank_server, tmp_path, script, ["--min-np", "2"], tmp_path, case)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {path.name: json.loads(path.read_text()) for path in tmp_path.glob("*.json")} == {"0.json": [], "1.json": []}
+    found = {int(path.stem): json.loads(path.read_text()) for path in tmp_path.glob("*.json")}
+    assert found == {rank: [[], [0.5], 0, True] for rank in left}
 
 
 def load_and_lose(rank_server, folder, size, flags, more):

@@ -54,7 +54,7 @@ MUTANTS = [
     Mutant(
         "every rank takes the state of rank 0, and not the newest",
         STATE,
-        "self.broadcast(counts.index(chosen))",
+        "self.broadcast(max(range(len(ranks)), key=lambda number: (counts[number], ranks[number].begins)))",
         "self.broadcast(0)",
         (STATES,),
     ),

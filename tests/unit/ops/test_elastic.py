@@ -471,51 +471,128 @@ def test_a_newcomer_that_has_committed_before_takes_the_commit_of_the_others(kin
     assert run_ranks(3, fn) == [(steps, steps + 1)] * 3
 
 
-def test_a_loss_in_the_last_exchange_of_the_first_meeting_brings_all_to_what_they_began_with():
-    """One has finished, and the other has no commit: they would go on from different ones."""
+def meet_and_lose(state, is_late):
+    """The first sync(), in which a rank is lost: late ones have not finished it."""
+    broadcast = state.broadcast
+
+    def interrupted(root_rank):
+        broadcast(root_rank)
+        raise rabit.PeerLost("a rank is gone", 0)
+
+    if is_late:
+        state.broadcast = interrupted
+    with contextlib.suppress(rabit.PeerLost):
+        state.sync()
+    state.broadcast = broadcast
+
+
+def meet_again(state):
+    """As elastic.run does after a loss."""
+    state.restore()
+    state.on_reset()
+    state.sync()
+
+
+@pytest.mark.parametrize("commits", [0, 1])
+def test_a_loss_at_the_end_of_the_first_meeting_brings_all_to_its_commit(commits):
+    """Rank 0 has finished and may have committed before it saw the loss; rank 1 has no commit."""
 
     def fn(engine):
-        state = ObjectState(step=0, own=engine.rank, per_rank=["own"])
-        take_own = state.take_own
-
-        def interrupted(*arguments):
-            take_own(*arguments)
-            raise rabit.PeerLost("rank 2 is gone", 2)
-
-        if engine.rank == 1:
-            state.take_own = interrupted
-        with contextlib.suppress(rabit.PeerLost):
-            state.sync()
-        state.step, state.own = 1, 10  # Not committed.
+        state = ObjectState(step=engine.rank, own=engine.rank, per_rank=["own"])
+        meet_and_lose(state, is_late=engine.rank == 1)
+        state.step, state.own = 1, 10
+        for _ in range(commits if engine.rank == 0 else 0):
+            state.commit()
         taken = []
+        take_own = state.take_own
         state.take_own = lambda *of: (taken.append(of), take_own(*of))
-        state.restore()
-        state.on_reset()
-        state.sync()
+        meet_again(state)
         state.commit()
         return state.step, state.own, taken[0], state._commits
 
-    assert run_ranks(2, fn) == [(0, 0, (False, None), 1), (0, 1, (False, None), 1)]
+    assert run_ranks(2, fn) == [(0, 0, (True, None), 1), (0, 1, (False, None), 1)]
+
+
+def test_a_rank_that_commits_alone_hears_where_commits_wait():
+    def fn(engine):
+        state = ObjectState(step=0, own=engine.rank, per_rank=["own"])
+        meet_and_lose(state, is_late=engine.rank == 1)
+        for _ in range(2 if engine.rank == 0 else 0):
+            state.commit()
+        meet_again(state)
+
+    with pytest.raises(rabit.Internal, match=r"ObjectState on rank 0 is 2 commits ahead .* the function that elastic"):
+        run_ranks(2, fn)
+
+
+def test_what_one_rank_has_loaded_survives_it_where_another_has_finished_the_first_meeting():
+    states = {}
+
+    def first(engine):
+        states[engine.rank] = ObjectState(step=0 if engine.rank else 7, own=engine.rank, per_rank=["own"])
+        meet_and_lose(states[engine.rank], is_late=engine.rank == 1)
+
+    def without_rank_0(engine):
+        state = states[engine.rank + 1]
+        meet_again(state)
+        return state.step, state.own
+
+    run_ranks(3, first)
+
+    assert run_ranks(2, without_rank_0) == [(7, 1), (7, 2)]
+
+
+@pytest.mark.parametrize("per_rank", [["own"], []], ids=["local", "equal"])
+@pytest.mark.parametrize("late", [{1}, {2}, {1, 2}], ids=str)
+@pytest.mark.parametrize("joined", [{0}, {0, 1, 2}], ids=str)
+def test_a_newcomer_as_rank_0_takes_what_the_first_ranks_have_loaded(joined, late, per_rank):
+    """The first ranks with this state may have come to the job when it had another one."""
+    states = {}
+
+    def first(engine):
+        engine.config = engine.config.replace(joins=engine.rank in joined - {0})
+        states[engine.rank] = ObjectState(step=7, own=engine.rank if per_rank else 5, per_rank=per_rank)
+        meet_and_lose(states[engine.rank], is_late=engine.rank in late)
+
+    def with_another_rank_0(engine):
+        engine.config = engine.config.replace(joins=engine.rank in joined)
+        if engine.rank == 0:
+            state = ObjectState(step=0, own=99, per_rank=per_rank)
+            state.sync()
+        else:
+            state = states[engine.rank]
+            meet_again(state)
+        return state.step, state.own
+
+    run_ranks(3, first)
+
+    owns = [99, 1, 2] if per_rank else [5, 5, 5]
+    assert run_ranks(3, with_another_rank_0) == [(7, own) for own in owns]
+
+
+def test_a_newcomer_that_was_interrupted_is_not_one_of_the_first_ranks():
+    """The first ranks have lost two, one after the other, and the one that has come for the first has no state."""
+
+    def fn(engine):
+        is_newcomer = engine.rank == 0
+        engine.config = engine.config.replace(joins=is_newcomer)
+        state = ObjectState(step=0 if is_newcomer else 7, own=engine.rank, per_rank=["own"])
+        if not is_newcomer:
+            state.on_reset()  # They have lost the first one.
+        meet_and_lose(state, is_late=True)
+        meet_again(state)
+        return state.step
+
+    assert run_ranks(3, fn) == [7, 7, 7]
 
 
 def test_a_loss_in_the_first_meeting_leaves_what_was_loaded_after_making_the_state():
     def fn(engine):
         state = ObjectState(step=0, own=0, per_rank=["own"])
         state.step, state.own = 7, 10 + engine.rank  # From a checkpoint.
-        broadcast = state.broadcast
-
-        def interrupted(root_rank):
-            broadcast(root_rank)
-            raise rabit.PeerLost("rank 2 is gone", 2)
-
-        state.broadcast = interrupted
-        with pytest.raises(rabit.PeerLost):
-            state.sync()
+        meet_and_lose(state, is_late=True)
         state.step, state.own = 1, 1
-        state.broadcast = broadcast
-        state.restore()
-        state.on_reset()
-        state.sync()
+        meet_again(state)
         return state.step, state.own
 
     assert run_ranks(2, fn) == [(7, 10), (7, 11)]
