@@ -77,6 +77,10 @@ def plans(o: Any) -> bool:
     if why := shaped_links.why_not():
         print(f"skipped: links cannot be shaped here: {why}")
         return True
+    others = set(o.ways) - {"nccl", "plan"} if o.gpus else set(o.ways) & {"nccl"}
+    if others or (o.gpus and o.kind != "allreduce"):
+        raise SystemExit(f"--gpus {o.gpus} --kind {o.kind} with the ways {', '.join(o.ways)}: emulated GPUs have "
+                         "allreduce with the ways nccl and plan, and nccl takes them")  # fmt: skip
     rows: list[list[Any]] = []
     for name in o.networks:
         described_network = networks(name, o.mbit4, o.mbit8)

@@ -34,7 +34,7 @@ struct HierarchyParts {
 // part on every host sum it up in pinned memory, and each host gathers the parts.  It is cut into
 // pieces, so that the device copies one while the hosts exchange another.  It has nothing else.
 // With the algorithm "plan", each part follows the trees of the group's plan between the hosts; with
-// any other a ring, in the order of the plan, or for little what is cheapest by the link.
+// any other a ring in its order, or for two hosts, little or 16-bit sums what the link model says.
 //
 // A call returns when the last step is on the stream, and blocks for the exchange between hosts.
 // What is launched in which order depends on the size alone: all ranks of a device's communicators

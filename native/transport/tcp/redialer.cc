@@ -125,7 +125,10 @@ bool Redialer::Try(Broken& broken) {
 
 bool Redialer::TryKnocking(Broken& broken) {
   broken.was_knocked = true;
-  if (knock_(*broken.link, std::min(broken.ask_at, After(broken.slice)))) return MayPass(broken);
+  const Deadline end = After(broken.slice);
+  // Too late to ask first, it has the time of a try.
+  const bool is_early = std::chrono::steady_clock::now() < broken.ask_at;
+  if (knock_(*broken.link, is_early ? std::min(broken.ask_at, end) : end)) return MayPass(broken);
   broken.refusals = 0;
   broken.due = std::min(broken.ask_at, After(broken.was_asked ? kKnockAfterAsking : kKnockAgain));
   return true;

@@ -62,7 +62,8 @@ class BrokenLink final : public TcpLinkHost {
           if (dials <= dials_heard) return UniqueFd(::socket(AF_UNIX, SOCK_STREAM, 0));
           return PeerLost(link_->peer(), "refused");
         },
-        [this, knocks_heard](const TcpLink&, Deadline) {
+        [this, knocks_heard](const TcpLink&, Deadline deadline) {
+          if (deadline < After(knock_takes)) return false;
           const int number = ++knocks;
           return knocks_heard == kUntilAsked ? dials > 0 : number > knocks_heard;
         },
@@ -78,7 +79,8 @@ class BrokenLink final : public TcpLinkHost {
   TcpLink& link() { return *link_; }
 
   std::atomic<int> dials{0}, knocks{0};
-  std::chrono::milliseconds takes{0};  // less time than this is too short for a dial
+  // Less time than this is too short for a dial, and for a knock.
+  std::chrono::milliseconds takes{0}, knock_takes{0};
 
  private:
   const TcpOptions options_ = [] {
@@ -152,6 +154,15 @@ TEST(Redialer, a_peer_that_is_far_away_gets_more_time) {
   EXPECT_EQ(lower.dials.load(), 4);  // 250 and 500 ms, then two that the port refuses
   ExpectEnded(higher.Redial(kUntilAsked));
   EXPECT_EQ(higher.dials.load(), 3);
+}
+
+TEST(Redialer, a_peer_that_ends_without_an_answer_to_the_first_request_is_lost) {
+  BrokenLink link(2);
+  link.takes = 300ms;
+  link.knock_takes = 1ms;
+
+  ExpectEnded(link.Redial(kUntilAsked));
+  EXPECT_EQ(link.dials.load(), 2);
 }
 
 // Many links of a host that has vanished, each of whose tries takes its whole time, and one of a peer

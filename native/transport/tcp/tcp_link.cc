@@ -85,7 +85,8 @@ void TcpLink::Attach(KeptSocket socket) {
       GoOnFrom(socket);
       socket_ = std::make_shared<UniqueFd>(std::move(socket.fd));
       is_connected_.store(true);
-      last_heard_.store(std::chrono::steady_clock::now());
+      attached_ = std::chrono::steady_clock::now();
+      last_heard_.store(attached_);
       // On a connection that both ends have kept there is no one to greet: its numbers go on. The
       // first link greets, so that the two ends find out whether both have kept it.
       if (was_used && id_.index > 0) {
@@ -308,16 +309,14 @@ Status TcpLink::NotFinished(const Transfer& transfer) {
 void TcpLink::Break(const std::string& reason) {
   MutexLock send(send_mutex_);
   if (socket_ == nullptr) return;
-  const bool was_answered = peer_answered_;
   // The frames stay in the queue: a new connection goes on where the peer says that it stopped.
   DropSocket();
   ResetConnection();
   if (!failure_.ok()) return;
   break_reason_ = reason;
   if (is_closing_) return FailLocked(Aborted("the transport is closed"), false);
-  // A peer that greets and breaks at once would otherwise be dialled forever.  One that does not greet
-  // has the time of the outage.
-  if (was_answered && ++connections_without_progress_ >= options_.connections_without_progress_max) {
+  // A peer that accepts and breaks at once would otherwise be dialled forever.
+  if (++connections_without_progress_ >= options_.connections_without_progress_max) {
     return FailLocked(Lost("the connection broke " + std::to_string(connections_without_progress_) +
                            " times in a row before anything arrived, the last time: " + reason),
                       false);

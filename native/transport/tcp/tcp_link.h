@@ -101,7 +101,7 @@ class TcpLink final : public TcpStream::Member {
   // Why no other connection could be made so far; for the message, should it stay so.
   void NoteBrokenBy(const std::string& reason);
   // The peer has found the connection broken and asks for another.
-  void Renew();
+  void Renew(Deadline now);
   // Shows the peer that this process is alive, and acknowledges what has come.
   void Beat();
   // The peer shows no sign of life any more: why, to be continued with what is known of the outage.
@@ -200,6 +200,7 @@ class TcpLink final : public TcpStream::Member {
   bool was_ready_ = false;  // some connection was
   bool is_closing_ = false;
   int connections_without_progress_ = 0;
+  Deadline attached_{};  // when the connection was made
   std::optional<Deadline> outage_deadline_;
   std::string break_reason_;
 

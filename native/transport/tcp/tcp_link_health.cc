@@ -15,7 +15,7 @@ constexpr int kDeafStallsMax = 2;
 // stall: such a connection is made anew less and less often.
 constexpr int kStallDoublingsMax = 5;
 
-// A connection that is newer, or on which something was heard since, is not the one that broke.
+// A connection that is newer is not the one that broke.
 constexpr std::chrono::seconds kAnswerTime{1};
 
 }  // namespace
@@ -42,10 +42,10 @@ void TcpLink::NoteBrokenBy(const std::string& reason) {
   if (outage_deadline_) break_reason_ = reason;
 }
 
-void TcpLink::Renew() {
+void TcpLink::Renew(Deadline now) {
   MutexLock receive(receive_mutex_);
   // A peer that gets hardly any core has asked before it took the connection that was just made.
-  if (is_connected() && std::chrono::steady_clock::now() - last_heard_.load() < kAnswerTime) return;
+  if (is_connected() && now - attached_ < kAnswerTime) return;
   Break("the peer found it broken");
 }
 

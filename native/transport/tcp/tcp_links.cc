@@ -31,10 +31,16 @@ TcpLinks::TcpLinks(const ConnectContext& context, const TcpOptions& options, Pla
       heartbeat_(options.heartbeat_timeout, std::chrono::steady_clock::now()),
       redialer_(
           context.rank,
-          [this](const TcpLink& link, Deadline deadline) { return Redial(link, deadline); },
           [this](const TcpLink& link, Deadline deadline) {
-            return IsRefused(AddressOf(link, link.peer()), deadline) &&
-                   Redial(link, deadline).status().code() == Code::kPeerLost;
+            Result<UniqueFd> fd =
+                DialOnce(AddressOf(link, link.peer()), secret_, GreetingFor(link.index()),
+                         members_.Of(link.peer()), deadline);
+            // The interface may be dead, and the peer have another one.  One that refuses works.
+            if (!fd.ok() && fd.status().code() != Code::kPeerLost) ++skipped_[&link];
+            return fd;
+          },
+          [this](const TcpLink& link, Deadline deadline) {
+            return IsRefused(AddressOf(link, link.peer()), deadline);
           },
           [this](const TcpLink& link) {
             // Compared as they are published: the listener itself may be at any address.
@@ -165,26 +171,6 @@ std::string_view TcpLinks::AddressOf(const TcpLink& link, int rank) const {
                        link.index() + (skipped == skipped_.end() ? 0 : skipped->second));
 }
 
-// An interface may be dead, and the peer have another one.  A firewall may refuse for one: only where
-// none answers has the process ended.
-Result<UniqueFd> TcpLinks::Redial(const TcpLink& link, Deadline deadline) {
-  Status refusal;
-  const std::string& addresses = addresses_[static_cast<size_t>(link.peer())];
-  for (auto others = std::ranges::count(addresses, ','); others >= 0; --others) {
-    Result<UniqueFd> fd = DialOnce(AddressOf(link, link.peer()), secret_, GreetingFor(link.index()),
-                                   members_.Of(link.peer()), deadline);
-    if (fd.ok()) return fd;
-    ++skipped_[&link];
-    const Code code = fd.status().code();
-    if (code == Code::kPeerLost) {
-      refusal = fd.status();
-    } else if (refusal.ok() || code != Code::kTimedOut) {
-      return fd;
-    }
-  }
-  return refusal;
-}
-
 // The listener's thread.  Also how a broken link comes back.
 void TcpLinks::Accept(AuthenticatedPeer peer) {
   const int rank = members_.RankOf(peer.greeting.rank);
@@ -193,7 +179,7 @@ void TcpLinks::Accept(AuthenticatedPeer peer) {
   if (peer.greeting.stream < 0 || static_cast<size_t>(peer.greeting.stream) >= links.size()) return;
   TcpLink& link = *links[static_cast<size_t>(peer.greeting.stream)];
   if (rank > rank_) return link.Attach(std::move(peer.fd));
-  link.Renew();  // this rank is the one that dials
+  link.Renew(std::chrono::steady_clock::now());  // this rank is the one that dials
 }
 
 Status TcpLinks::WaitUntilReady(const ConnectContext& context) {

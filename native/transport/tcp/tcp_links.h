@@ -24,8 +24,7 @@ namespace rabit {
 
 // The higher rank of a pair dials the listener of the lower one.  When a connection breaks, the
 // higher rank dials again; the lower one, should it not hear of that, dials too and so asks for a
-// new connection.  A peer whose port refuses connections on every interface has ended, and is lost at
-// once.
+// new connection.  A peer whose port refuses connections has ended, and is lost at once.
 // Thread-safe.
 class TcpLinks final : public TcpLinkHost {
  public:
@@ -73,7 +72,6 @@ class TcpLinks final : public TcpLinkHost {
   }
   // Where a rank is on the interface that the link goes to next.  The redialer's thread.
   std::string_view AddressOf(const TcpLink& link, int rank) const;
-  Result<UniqueFd> Redial(const TcpLink& link, Deadline deadline);  // the redialer's thread
   void AttachKept();
   Status DialAllOf(std::span<TcpLink* const> links, const ConnectContext& context);
   void Accept(AuthenticatedPeer peer);
