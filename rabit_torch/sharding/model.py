@@ -110,6 +110,7 @@ def shard(
     joins = rabit.default_engine().config.joins
     if not joins:
         check_layouts(layout, process_set, prefix)
+        _check_places(model, device, process_set, prefix)
     size = _window(layout) if window is None else window
     if is_on_meta(model) and device.type == "cpu" and not joins:
         sizes = Sizes(model, layout, 0 if state_bytes == "disk" else state_bytes, offload is not None, second)
@@ -165,14 +166,27 @@ def _check(model: torch.nn.Module) -> torch.device:
         device = device_of_values() if parameter.is_meta else parameter.device
         if device.type not in ("cpu", "cuda"):
             raise InvalidArgument(
-                f"shard: {name!r} of {kind} is on {device}; parameters are divided on the CPU and on CUDA devices. "
-                "Move the model there, or use shard='gradients'"
+                f"shard: {name!r} of {kind} on rank {rabit.rank()} is on {device}; parameters are divided on the CPU "
+                "and on CUDA devices. Move the model there, or use shard='gradients'"
             )
-        found.setdefault(device, name)
+        where = f"{parameter.device} and gets values on {device}" if parameter.is_meta else f"{device}"
+        found.setdefault(device, f"{name!r} is on {where}")
     if len(found) > 1:
-        places = " and ".join(f"{name!r} is on {device}" for device, name in found.items())
-        raise InvalidArgument(f"shard: of {kind}, {places}. Move the model to one device")
+        places = ", and ".join(found.values())
+        raise InvalidArgument(f"shard: of {kind} on rank {rabit.rank()}, {places}. Move the model to one device")
     return next(iter(found), torch.device("cpu"))
+
+
+def _check_places(model: torch.nn.Module, device: torch.device, process_set: ProcessSet, prefix: str) -> None:
+    """Raises Mismatch on every rank if they would take other steps to give the model its values. Collective."""
+    place = f"on meta (values on {device.type})" if is_on_meta(model) else f"on {device.type}"
+    told = rabit.allgather_object((rabit.rank(), place), f"{prefix}.places", process_set)
+    for rank, other in told:
+        if other != told[0][1]:
+            raise Mismatch(
+                f"shard: {type(model).__name__} is {told[0][1]} on rank {told[0][0]}, and {other} on rank {rank}. "
+                "Build it in the same way on every rank, with torch's default device set before"
+            )
 
 
 def check_layouts(layout: FlatLayout, process_set: ProcessSet, prefix: str) -> None:

@@ -259,5 +259,6 @@ report(refused)
     assert pull.startswith("shard: gather='pull' has the parts in host memory, and the model is on cuda:0. Leave it")
     assert disk.startswith("shard: offload='disk:") and "DistributedOptimizer(offload=...)" in disk
     assert mixed == (
-        "shard: of Blocks, 'first.weight' is on cuda:0 and 'last.weight' is on cpu. Move the model to one device"
+        "shard: of Blocks on rank 0, 'first.weight' is on cuda:0, and 'last.weight' is on cpu. Move the model to one "
+        "device"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from rabit.checkpoint import Part
 from rabit.sharding import SquareSum
 from rabit.testing import run_ranks
 from rabit_torch import sharding
+from rabit_torch.sharding import model as model_of_sharding
 from rabit_torch.sharding.model import divided_model
 
 OPTIMIZERS = {
@@ -675,6 +677,39 @@ def test_bad_input_is_refused():
         sharding.shard(model, keep=0)
         with pytest.raises(rabit.InvalidArgument, match="is divided already"):
             sharding.shard(model, keep=0)
+
+    run_ranks(1, run)
+
+
+@pytest.mark.parametrize("other", ["another default device", "no meta device"])
+def test_ranks_that_would_get_values_in_other_ways_are_a_mismatch(other, monkeypatch):
+    device_of_values = model_of_sharding.device_of_values
+
+    def run(engine):
+        is_other = engine.rank == 1
+        if is_other and other == "another default device":
+            devices[threading.get_ident()] = torch.device("cuda")
+        with torch.device("cpu" if is_other and other == "no meta device" else "meta"):
+            model = torch.nn.Linear(8, 8)
+        there = r"on meta \(values on cuda\)" if other == "another default device" else "on cpu"
+        says = rf"Linear is on meta \(values on cpu\) on rank 0, and {there} on rank 1"
+        with pytest.raises(rabit.Mismatch, match=says):
+            sharding.shard(model, keep=0)
+
+    devices = {}
+    monkeypatch.setattr(
+        model_of_sharding, "device_of_values", lambda: devices.get(threading.get_ident(), device_of_values())
+    )
+    run_ranks(2, run)
+
+
+def test_a_parameter_on_meta_is_said_to_be_there(monkeypatch):
+    monkeypatch.setattr(model_of_sharding, "device_of_values", lambda: torch.device("cuda", 0))
+    says = r"on rank 0, '0\.weight' is on meta and gets values on cuda:0, and '1\.weight' is on cpu\. Move the model"
+
+    def run(engine):
+        with pytest.raises(rabit.InvalidArgument, match=says):
+            sharding.shard(torch.nn.Sequential(torch.nn.Linear(8, 8, device="meta"), torch.nn.Linear(8, 8)), keep=0)
 
     run_ranks(1, run)
 

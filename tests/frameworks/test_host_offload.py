@@ -80,6 +80,22 @@ report([sorted(found[0]), equal(found[1], expected[1]), bool(found[2] == expecte
     assert results == [[["cpu"], True, True]] * 2
 
 
+def test_without_a_delay_parameters_are_read_in_the_step_alone(on_devices):
+    results = on_devices(1, TRAIN + """
+from rabit_torch.sharding.copied import CopiedPart
+
+model, optimizer = train(True, shard="gradients", offload="cpu")
+model(on_device(torch.ones(3, 8), rank)).sum().backward()
+reads, sums = [], CopiedPart._sums
+CopiedPart._sums = lambda self: reads.append(self) or sums(self)
+optimizer.synchronize()
+before = len(reads)
+optimizer.step()
+report([before, len(reads) > 0])
+""")
+    assert results == [[0, True]]
+
+
 def test_a_delayed_update_runs_on_the_host(on_devices):
     results = on_devices(2, TRAIN + """
 import warnings
