@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rabit._native import check, ffi, load
 from rabit.engine.current import current_engine
@@ -19,9 +19,6 @@ from rabit.ops.collectives import barrier
 from rabit.ops.objects import allgather_object
 from rabit.rendezvous.host_port import format_address
 from rabit.threads import Call
-
-if TYPE_CHECKING:
-    from rabit.engine.engine import Engine
 
 __all__ = ["Pull", "ServedParts"]
 
@@ -56,29 +53,19 @@ class Pull:
             raise type(error)(f"{self._what}: {error}", error.rank) from error
 
 
-class _Meeting:
-    """Of the ranks of a process set."""
-
-    def __init__(self, name: str, process_set: ProcessSet, engine: Engine) -> None:
-        self._name = f"{name}.meet"
-        self._set = process_set
-        self._engine = engine
-
-    def meet(self) -> None:
-        barrier(self._set, self._name, engine=self._engine)
-
-
 class ServedParts:
     """The parts of this rank, which it serves to those of `process_set`, and theirs.
 
     parts: number -> contiguous memory of this rank, of which no two have one number. A part is closed until `open`.
-    Blocks until every rank makes one; they have the same numbers. Serves until the process ends, or `stop`.
+    Blocks until every rank makes one; they have the same numbers. Serves until the engine closes, and keeps the memory
+    until then, whatever the program keeps: other ranks may still read what it is done with.
     """
 
     def __init__(self, parts: dict[int, memoryview], process_set: ProcessSet, name: str) -> None:
         engine = current_engine()
         config = engine.config
         self._pid = os.getpid()
+        self._name, self._set, self._engine = f"{name}.meet", process_set, engine
         self._library: Any = load(config.library)
         self._timeout_ms = int(config.stall_abort * 1000) or -1
         host = (config.bind_address or "127.0.0.1").partition(",")[0]  # of several interfaces the first
@@ -107,9 +94,8 @@ class ServedParts:
         slot = ffi.new("rabit_part_reader**")
         check(self._library, self._library.rabit_part_reader_open(options.encode(), slot))
         self._reader: Any = ffi.gc(slot[0], self._if_own(self._library.rabit_part_reader_close))
-        self._meeting = _Meeting(name, process_set, engine)
         # Who has ended its program still serves those that have not.
-        engine.before_close(self._meeting.meet, keeps=True)
+        engine.before_close(self.meet, keeps=True)
 
     def close(self, number: int) -> None:
         """This rank is about to change a part: when this returns, nobody reads it."""
@@ -149,7 +135,7 @@ class ServedParts:
 
     def meet(self) -> None:
         """Blocks until every rank of the process set calls it: none of them reads what was before."""
-        self._meeting.meet()
+        barrier(self._set, self._name, engine=self._engine)
 
     def _if_own(self, end: Any) -> Any:
         pid = self._pid
