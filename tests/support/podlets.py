@@ -170,10 +170,9 @@ class Pods:
             mount("sysfs", "/sys", "nosuid", "noexec", "nodev", "ro"),
         ]
         secret = self._container["volumeMounts"][0]
-        shared = {"/" + Path(place).parts[1] for place in (ROOT, sys.prefix, sys.base_prefix)} - {
-            "/tmp",
-            "/etc",
-        }
+        # Of /tmp, which a pod has for itself, no more than these.
+        places = (Path(place) for place in (ROOT, sys.prefix, sys.base_prefix))
+        shared = {str(each) if each.parts[1] == "tmp" else f"/{each.parts[1]}" for each in places} - {"/etc"}
         binds = {
             **{name: name for name in shared | {"/usr"}},
             secret["mountPath"]: str(self._folder / "secret"),
