@@ -94,13 +94,22 @@ class _Run:
     def rank(self, config: Config) -> None:
         try:
             with Engine(config) as engine, engine_of_thread(engine):
-                self.results[config.rank] = self._fn(engine)
+                try:
+                    self.results[config.rank] = self._fn(engine)
+                except BaseException as error:
+                    self._note(config.rank, error)  # Before the others hear of it, and fail as a consequence.
+                    raise
                 self.ended[config.rank].set()
                 for ended in self.ended:
                     ended.wait()
         except BaseException as error:  # Every error belongs to the caller of run_ranks.
-            if not isinstance(error, RabitError) and hasattr(error, "add_note"):
-                error.add_note(f"on rank {config.rank} of run_ranks")
-            with self._lock:
-                self.errors.append(error)
+            self._note(config.rank, error)
             self.ended[config.rank].set()
+
+    def _note(self, rank: int, error: BaseException) -> None:
+        with self._lock:
+            if error in self.errors:
+                return
+            if not isinstance(error, RabitError) and hasattr(error, "add_note"):
+                error.add_note(f"on rank {rank} of run_ranks")
+            self.errors.append(error)
