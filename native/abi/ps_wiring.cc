@@ -114,7 +114,7 @@ std::string LinkRecord(const Options& options) {
 std::string ServerText(int server) { return "server " + std::to_string(server); }
 
 TcpOptions ServerLinks(const Options& options, int peers) {
-  TcpOptions tcp = TcpOptionsFrom(options, true);  // no control channel tells of servers
+  TcpOptions tcp = TcpOptionsFrom(options, true);  // no control channel watches servers
   tcp.purpose = "servers";
   tcp.is_many_to_one = true;
   for (int peer = 0; peer < peers; ++peer) tcp.peers.push_back(peer);

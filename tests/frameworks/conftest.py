@@ -34,6 +34,23 @@ sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from support import cuda_tensor
 from support.cuda_tensor import driver, on_device, to_device
 rank, size = rabit.rank(), rabit.size()
+
+
+def take_steps(model, optimizer, kind, is_on_device, steps, most=None):
+    generator = torch.Generator().manual_seed(rank)
+    for _ in steps:
+        batch = torch.randn(16, 8, generator=generator).to(kind)
+        batch = on_device(batch, rank) if is_on_device else batch
+        optimizer.zero_grad()
+        model(batch).pow(2).mean().backward()
+        if most is not None:
+            optimizer.clip_grad_norm_(most)
+        optimizer.step()
+    return model, optimizer
+
+
+def equal(found, expected):
+    return all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 """
 
 

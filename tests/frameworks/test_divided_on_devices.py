@@ -40,24 +40,12 @@ def train(is_on_device, kind=torch.float32, steps=3, keep=40, shard=(), **option
     optimizer = rabit.DistributedOptimizer(
         optimizer, model.named_parameters(), shard="parameters", model=model, **options
     )
-    generator = torch.Generator().manual_seed(rank)
-    for step in range(steps):
-        batch = torch.randn(16, 8, generator=generator).to(kind)
-        batch = on_device(batch, rank) if is_on_device else batch
-        optimizer.zero_grad()
-        model(batch).pow(2).mean().backward()
-        optimizer.clip_grad_norm_(0.5)
-        optimizer.step()
-    return model, optimizer
+    return take_steps(model, optimizer, kind, is_on_device, range(steps), 0.5)
 
 
 def values_of(model):
     with sharding.gathered(model):
         return [each.detach().cpu().clone() for each in model.parameters()]
-
-
-def equal(found, expected):
-    return all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 """
 
 

@@ -18,22 +18,11 @@ def train(is_on_device, kind=torch.float32, steps=range(4), **options):
         to_device(model, rank)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     optimizer = rabit.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **options)
-    generator = torch.Generator().manual_seed(rank)
-    for step in steps:
-        batch = torch.randn(16, 8, generator=generator).to(kind)
-        batch = on_device(batch, rank) if is_on_device else batch
-        optimizer.zero_grad()
-        model(batch).pow(2).mean().backward()
-        optimizer.step()
-    return model, optimizer
+    return take_steps(model, optimizer, kind, is_on_device, steps)
 
 
 def values_of(model):
     return [each.detach().cpu() for each in model.parameters()]
-
-
-def equal(found, expected):
-    return all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 """
 
 

@@ -31,9 +31,10 @@ def look_at(
     """
     found = [record for record in map(_readable, paths) if record is not None]
     # Of several of a rank the last counts: of a process that lives, and of its first engine.
-    found.sort(key=lambda record: (_lives(record), -record.header.get("engine", 1)))
+    alive = {record.header["path"]: _lives(record) for record in found}
+    found.sort(key=lambda record: (alive[record.header["path"]], -record.header.get("engine", 1)))
     records = {record.rank: record for record in found}
-    headers = {rank: record.header for rank, record in records.items() if _lives(record)}
+    headers = {rank: record.header for rank, record in records.items() if alive[record.header["path"]]}
     pids = {rank: int(header["pid"]) for rank, header in headers.items()}
     own = set(pids.values()) | set(_children(pids.values()))
     before = {rank: process_facts(pid) for rank, pid in pids.items()}
